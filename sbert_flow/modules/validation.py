@@ -1,0 +1,51 @@
+"""Checks of what users hand in, made before any work starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MIN_ROWS = 16
+"""Fewer distinct embeddings than this say nothing about the spread of a space."""
+
+
+def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 1) -> Tensor:
+    """Return ``embeddings`` as a finite float32 tensor of shape (n, d) on its own device.
+
+    Args:
+        embeddings: tensor, array or list of rows, shape (n, d).
+        width: the d that is required; None takes any d >= 2.
+        min_rows: the smallest n allowed.
+
+    Raises:
+        ValueError: wrong shape, too few rows, NaN or infinite values (with their count and rows), or, where more than
+            one row is asked for, all rows equal.
+    """
+    if not isinstance(embeddings, Tensor):
+        embeddings = torch.as_tensor(np.asarray(embeddings))
+    if embeddings.ndim != 2 or embeddings.shape[1] < 2 or (width is not None and embeddings.shape[1] != width):
+        wanted = "(n, d) with d >= 2" if width is None else f"(n, {width})"
+        raise ValueError(
+            f"embeddings must have shape {wanted}, but got {tuple(embeddings.shape)}. "
+            "The layer's embedding_dimension must equal the width of the embeddings it gets."
+        )
+    if len(embeddings) < min_rows:
+        raise ValueError(f"at least {min_rows} embeddings are needed, but got {len(embeddings)}. Give more sentences.")
+    embeddings = embeddings.detach().float()
+    # One sum instead of n x d booleans: any NaN or infinity makes the row's sum so.
+    bad = (~torch.isfinite(embeddings.sum(dim=1, dtype=torch.float64))).nonzero().flatten().tolist()
+    if bad:
+        rows = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
+        raise ValueError(
+            f"{len(bad)} of {len(embeddings)} embeddings hold NaN or infinity (rows {rows}). "
+            "Remove these sentences, or load the encoder in float32 or bfloat16: float16 overflows."
+        )
+    if min_rows > 1 and bool((embeddings == embeddings[0]).all()):
+        raise ValueError(
+            f"all {len(embeddings)} embeddings are equal, so there is nothing to learn from them. "
+            "Check the text and the encoder."
+        )
+    return embeddings
