@@ -1,0 +1,82 @@
+"""Building a SentenceTransformer with a flow."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, WeightedLayerPooling
+from torch import nn
+
+from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.pooling import pooling_modules
+from sbert_flow.modules.recipes import get_recipe
+
+
+def build_model(
+    encoder: str | Path | SentenceTransformer | nn.Module, pooling: str = "mean", recipe: str = "noise", **kwargs: Any
+) -> SentenceTransformer:
+    """Return the SentenceTransformer [encoder, pooling, FlowLayer], its flow still to be fitted by ``fit_flow``.
+
+    Args:
+        encoder: a hub id or folder, a SentenceTransformer, or a ``Transformer`` module; modules are shared, not copied.
+            An encoder without token states of a transformer (``StaticEmbedding``, ``WordEmbeddings`` with its pooling)
+            keeps its own modules.
+        pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
+            It replaces the encoder's own.
+        recipe: the recipe whose shape the layer gets.
+        **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
+            float16 or bfloat16 are loaded in float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
+
+    Raises:
+        ValueError: unknown recipe or pooling, a layer that the encoder does not have, an encoder that this pooling
+            cannot be used with.
+        OSError: the encoder cannot be loaded.
+    """
+    shape = get_recipe(recipe).shape
+    model_options: dict[str, Any] = {}
+    if isinstance(encoder, (str, Path)):
+        encoder = _load_encoder(str(encoder), **kwargs)
+    if isinstance(encoder, SentenceTransformer):
+        model_options = {
+            "prompts": dict(encoder.prompts),
+            "default_prompt_name": encoder.default_prompt_name,
+            "device": str(encoder.device),
+        }
+        modules = list(encoder.children())
+    else:
+        modules = [encoder]
+    if isinstance(modules[0], Transformer):
+        dropped = modules[1:]
+        modules = [modules[0], *pooling_modules(modules[0], pooling)]
+    else:
+        dropped = [module for module in modules if isinstance(module, (Normalize, FlowLayer))]
+        modules = [module for module in modules if module not in dropped]
+        if pooling != "mean":
+            raise ValueError(
+                f"pooling {pooling!r} needs the token states of a transformer, but the encoder begins with "
+                f"{type(modules[0]).__name__}, which pools by itself. Leave the pooling out."
+            )
+    lost = [type(module).__name__ for module in dropped if not isinstance(module, (Pooling, WeightedLayerPooling))]
+    if lost:
+        warnings.warn(
+            f"The encoder's own {', '.join(lost)} after the pooling is left out: the flow maps what pooling "
+            f"{pooling!r} gives, and a Normalize before it would spoil its density.",
+            stacklevel=2,
+        )
+    width = next(m.get_embedding_dimension() for m in reversed(modules) if hasattr(m, "get_embedding_dimension"))
+    return SentenceTransformer(modules=[*modules, FlowLayer(width, **shape)], **model_options)
+
+
+def _load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise FileNotFoundError(f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub.")
+    encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
+    if encoder.device.type == "cpu" and "dtype" not in kwargs.get("model_kwargs", {}):
+        if encoder.dtype in (torch.float16, torch.bfloat16):
+            encoder.float()
+    return encoder

@@ -1,0 +1,51 @@
+"""Finding the flow in a SentenceTransformer, and the encoder before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from sbert_flow.modules.flow_layer import FlowLayer
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside what torch.compile, DistributedDataParallel and the like wrap around it."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif isinstance(getattr(model, "module", None), nn.Module):
+            model = model.module
+        else:
+            return model
+
+
+def split_at_flow(model: Any) -> tuple[list[nn.Module], FlowLayer]:
+    """Return the modules before the model's FlowLayer, and the layer.
+
+    Raises:
+        ValueError: the model has no FlowLayer, or more than one.
+    """
+    modules = list(unwrap(model).children())
+    places = [index for index, module in enumerate(modules) if isinstance(module, FlowLayer)]
+    if len(places) != 1:
+        names = ", ".join(type(module).__name__ for module in modules) or type(model).__name__
+        raise ValueError(
+            f"the model must have one FlowLayer, but its modules are: {names}. "
+            "Make one with sbert_flow.build_model(encoder, pooling)."
+        )
+    return modules[: places[0]], modules[places[0]]  # type: ignore[return-value]
+
+
+def encoder_before_flow(model: SentenceTransformer) -> SentenceTransformer:
+    """The same model without the flow and what follows it; weights and prompts are shared, nothing is copied."""
+    before, _ = split_at_flow(model)
+    encoder = SentenceTransformer(
+        modules=before,
+        device=str(model.device),
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+    )
+    encoder.model_card_data.generate_widget_examples = False
+    return encoder
