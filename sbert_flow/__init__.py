@@ -1,0 +1,9 @@
+"""BERT-flow for sentence-transformers: invertible maps that make sentence embeddings isotropic, learnt without labels."""
+
+from __future__ import annotations
+
+from sbert_flow.fitting import fit_flow, log_prob
+from sbert_flow.losses import FlowNLLLoss
+from sbert_flow.modules import FlowLayer, build_model, load
+
+__all__ = ["FlowLayer", "FlowNLLLoss", "build_model", "fit_flow", "load", "log_prob"]

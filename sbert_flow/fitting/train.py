@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,18 +12,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from sbert_flow.flows import Glow
-from sbert_flow.losses.flow_nll import FlowNLLLoss
+from sbert_flow.losses import FlowAdamW, FlowNLLLoss
+from sbert_flow.losses.averaging import average_weight
 from sbert_flow.modules import FlowLayer
-from sbert_flow.modules.recipes import Recipe
+from sbert_flow.modules.recipes import INIT_ROWS, Recipe
 
 MIN_STEPS = 200
 """Steps of the shortest fit: 100 sentences trained for one epoch would hardly move the flow."""
 
-INIT_ROWS = 4096
-"""Rows of the sample that the data-dependent initialisation sees."""
-
 MAX_GRAD_NORM = 1.0
-EPSILON = 1e-6
 REPORT_EVERY = 20
 
 
@@ -68,24 +65,6 @@ class FlatParameters:
                 parameter.data, parameter.grad = data.clone(), None
 
 
-def make_optimizer(parameters: list[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW on the decayed and the exempt flat parameters, in that order."""
-    decayed, exempt = parameters
-    groups = [{"params": [decayed]}, {"params": [exempt], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(
-        groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, eps=EPSILON, fused=True
-    )
-    if not recipe.bias_correction:
-        # The corrections 1 - beta^t are 1 from the start when counting begins late enough.
-        for flat in parameters:
-            optimizer.state[flat] = {
-                "step": torch.tensor(1e6, device=flat.device),
-                "exp_avg": torch.zeros_like(flat),
-                "exp_avg_sq": torch.zeros_like(flat),
-            }
-    return optimizer
-
-
 def shuffled_batches(rows: int, batch_size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield ``steps`` index tensors of ``batch_size`` rows from one random permutation after another."""
     order = torch.empty(0, dtype=torch.long)
@@ -110,7 +89,8 @@ def train_flow(
     Args:
         layer: the layer to fit, in place; on an error it is left as it was.
         embeddings: shape (n, d), as they come before the layer, checked.
-        recipe: the training settings.
+        recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
+            error of their covariance, and the less of it the flow should undo.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
         show_progress_bar: show steps and loss.
@@ -127,6 +107,7 @@ def train_flow(
     try:
         layer.reset_parameters(generator)
         sample = torch.randperm(len(embeddings), generator=generator)[:INIT_ROWS]
+        recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + embeddings.shape[1] / len(embeddings)))
         layer.initialize(embeddings[sample], noise=recipe.noise, generator=generator)
         return _descend(layer, embeddings, recipe, epochs, generator, show_progress_bar)
     except BaseException:  # an interrupt too
@@ -142,7 +123,12 @@ def _descend(
     steps = number_of_steps(len(embeddings), recipe.batch_size, epochs)
     noise_std = recipe.noise * layer.noise_unit
     flat = FlatParameters(flow)
-    optimizer = make_optimizer(flat.flat, recipe)
+    decayed, exempt = flat.flat
+    optimizer = FlowAdamW(
+        [{"params": [decayed]}, {"params": [exempt], "weight_decay": 0.0}],
+        lr=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+    )
     averages = [values.clone() for values in flat.flat]
     losses = torch.zeros(steps, device=device)
     history: list[dict[str, Any]] = []
@@ -163,7 +149,7 @@ def _descend(
                 losses[step - 1] = loss.detach()
                 if recipe.average_decay:
                     for average, values in zip(averages, flat.flat, strict=True):
-                        average.lerp_(values, 1 - min(recipe.average_decay, (1 + step) / (10 + step)))
+                        average.lerp_(values, 1 - average_weight(recipe.average_decay, step))
                 if step % REPORT_EVERY == 0 or step == steps:
                     # The only place that waits for the device.
                     recent = losses[(step - 1) // REPORT_EVERY * REPORT_EVERY : step].mean().item()

@@ -84,7 +84,8 @@ class FlowLayer(Module):
 
         Args:
             features: the pipeline's features.
-            return_log_det: also write ``features["flow_log_det"]``, log |det dz/dx| in nats, shape (n,).
+            return_log_det: also write ``features["flow_latent"]``, z in float32, and ``features["flow_log_det"]``,
+                log |det dz/dx| in nats, shape (n,).
             noise: standard deviation of Gaussian noise added to x, in units of the root mean square standard
                 deviation of the embeddings that the flow was initialised on. For training.
 
@@ -103,7 +104,7 @@ class FlowLayer(Module):
             z, log_det = self.flow(x)
         features["sentence_embedding"] = z.to(embeddings.dtype)
         if return_log_det:
-            features["flow_log_det"] = log_det
+            features.update({"flow_latent": z, "flow_log_det": log_det})
         return features
 
     @torch.no_grad()

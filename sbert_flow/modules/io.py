@@ -9,7 +9,10 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
+from sbert_flow.modules.flow_layer import FlowLayer
+
 ALLOWED_ROOTS = ("sentence_transformers", "sbert_flow")
+OWN_CLASSES = {f"{module.__module__}.{module.__name__}": module for module in (FlowLayer,)}
 
 
 class _OwnClassesOnly(SentenceTransformer):
@@ -24,15 +27,12 @@ class _OwnClassesOnly(SentenceTransformer):
                 "SentenceTransformer(..., trust_remote_code=True)."
             )
         if root == "sbert_flow":
-            from sbert_flow import modules
-
-            known = {f"{c.__module__}.{c.__name__}": c for c in map(vars(modules).get, modules.__all__) if isinstance(c, type)}
-            if class_ref not in known:
+            if class_ref not in OWN_CLASSES:
                 raise ValueError(
                     f"the model names {class_ref!r}, which this version of sbert-flow does not have. "
                     "Update the package: pip install -U sbert-flow"
                 )
-            return known[class_ref]
+            return OWN_CLASSES[class_ref]
         return super()._load_module_class_from_ref(class_ref, *args, **kwargs)
 
 
@@ -82,7 +82,7 @@ def check_output(path: str | Path) -> Path:
 
 
 def save(model: SentenceTransformer, path: str | Path) -> Path:
-    """Save the whole model so that ``path`` is at any moment either as it was or complete.
+    """Save the whole model so that an interruption never leaves half of one.
 
     The model is written into a folder beside ``path`` and renamed. An earlier model there is replaced.
 

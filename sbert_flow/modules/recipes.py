@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+INIT_ROWS = 4096
+"""Rows of the sample that the data-dependent initialisation sees."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -13,9 +16,8 @@ class Recipe:
     Attributes:
         levels, steps_per_level, hidden_width, coupling: arguments of :class:`sbert_flow.FlowLayer`.
         batch_size: rows in a step.
-        learning_rate: constant.
+        learning_rate: of :class:`sbert_flow.losses.FlowAdamW`, constant.
         weight_decay: decoupled; biases are exempt.
-        bias_correction: Adam's correction of its first steps; BERT-flow's optimiser has none.
         noise: standard deviation of Gaussian noise on training embeddings, in units of their root mean square
             standard deviation.
         average_decay: decay of the exponential moving average of the weights that is kept; 0 keeps the last weights.
@@ -28,7 +30,6 @@ class Recipe:
     batch_size: int = 128
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    bias_correction: bool = True
     noise: float = 0.0
     average_decay: float = 0.0
 
@@ -45,9 +46,9 @@ class Recipe:
 
 RECIPES = {
     # Noise on the embeddings keeps the flow from whitening directions that hardly vary: the best of our trials.
-    "noise": Recipe(noise=0.5, average_decay=0.99, bias_correction=False),
+    "noise": Recipe(noise=0.5, average_decay=0.99),
     # The setting of BERT-flow's public code (Li et al., 2020).
-    "paper": Recipe(steps_per_level=3, batch_size=32, bias_correction=False),
+    "paper": Recipe(steps_per_level=3, batch_size=32),
 }
 """The recipes by name."""
 

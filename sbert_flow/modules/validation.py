@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,3 +51,38 @@ def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 
             "Check the text and the encoder."
         )
     return embeddings
+
+
+def check_sentences(sentences: Any, least: int = MIN_ROWS) -> list[str]:
+    """Return the distinct sentences in their order.
+
+    Args:
+        sentences: any iterable of strings.
+        least: how many distinct ones are needed.
+
+    Raises:
+        ValueError: a single string, items that are not strings, too few distinct sentences.
+
+    Warns:
+        UserWarning: some are empty.
+    """
+    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+        raise ValueError(f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}.")
+    distinct: dict[str, None] = {}
+    empty = 0
+    for index, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise ValueError(
+                f"sentences must be strings, but item {index} is {sentence!r:.80} ({type(sentence).__name__}). "
+                "Remove it or convert it to a string."
+            )
+        empty += not sentence.strip()
+        distinct[sentence] = None
+    if len(distinct) < least:
+        raise ValueError(
+            f"at least {least} different sentences are needed, but got {len(distinct)}. A few hundred are enough for "
+            "most of the gain; more text of the target domain is better."
+        )
+    if empty:
+        warnings.warn(f"{empty} of the sentences are empty; all their embeddings are the same point.", stacklevel=3)
+    return list(distinct)
