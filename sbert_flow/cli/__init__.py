@@ -1,0 +1,41 @@
+"""The ``sbert-flow`` command."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sbert_flow.cli.demo import demo
+from sbert_flow.cli.evaluate import evaluate
+from sbert_flow.cli.fit import fit
+
+app = typer.Typer(
+    help="BERT-flow for sentence-transformers: fit a flow on unlabelled text, evaluate, save.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(fit)
+app.command()(evaluate)
+app.command()(demo)
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command; errors that the user can mend are one line, not a traceback."""
+    console = Console(stderr=True)
+    warnings.showwarning = lambda message, *_, **__: console.print(f"[yellow]Warning:[/yellow] {escape(str(message))}")
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        console.print(f"[red]Error:[/red] {escape(str(error))}")
+        sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        sys.exit(INTERRUPTED)

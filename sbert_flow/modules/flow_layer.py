@@ -141,6 +141,15 @@ class FlowLayer(Module):
         self.noise_unit.zero_()
 
     @torch.no_grad()
+    def latents(self, embeddings: Any) -> Tensor:
+        """Map embeddings (n, d), as they come before the layer, to latents (n, d), float32: for cached embeddings.
+
+        Raises:
+            ValueError: wrong shape, NaN or infinite values.
+        """
+        return self.flow(check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device))[0]
+
+    @torch.no_grad()
     def log_prob(self, embeddings: Any) -> Tensor:
         """Log density in nats of embeddings (n, d), as they come before the layer, under the flow: shape (n,).
 

@@ -1,0 +1,140 @@
+"""Readers of unlabelled text, as streams."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+TEXT_COLUMNS = (
+    "text", "sentence", "sentences", "sentence1", "sentence2", "sentence_A", "sentence_B", "anchor", "positive", "negative",
+    "premise", "hypothesis", "query", "question", "answer", "passage", "document", "title",
+)  # fmt: skip
+"""Columns that are taken as text where none are named."""
+
+
+def read_sentences(
+    sources: str | Path | Sequence[str | Path],
+    columns: Sequence[str] | None = None,
+    subset: str | None = None,
+    split: str = "train",
+) -> Iterator[str]:
+    """Yield the sentences of files or hub datasets, one after the other; nothing is kept in memory.
+
+    Plain text has one sentence a line; blank lines are left out. JSON Lines, CSV, TSV and Parquet have columns: of each
+    row, every text column gives a sentence; missing values are left out.
+
+    Args:
+        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is read as plain text) or
+            ids of hub datasets.
+        columns: the text columns; None takes those whose names are known (:data:`TEXT_COLUMNS`).
+        subset: configuration of a hub dataset.
+        split: split of a hub dataset.
+
+    Raises:
+        FileNotFoundError: no such file, nor a dataset of that id.
+        ValueError: not UTF-8, a malformed row, a column that is not there (file and line are named).
+    """
+    if isinstance(sources, (str, Path)):
+        sources = [sources]
+    # Looked up now, so that a missing file is reported before the first sentence is used.
+    readers = [_reader(source, columns, subset, split) for source in sources]
+    return (sentence for reader in readers for sentence in reader())
+
+
+def _reader(
+    source: str | Path, columns: Sequence[str] | None, subset: str | None, split: str
+) -> Callable[[], Iterator[str]]:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise FileNotFoundError(f"{source} is a folder; name the files in it.")
+    if path.is_file():
+        rows = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".tsv": _csv_rows, ".parquet": _parquet_rows}
+        if path.suffix.lower() not in rows:
+            return lambda: _lines(path)
+        return lambda: _texts(rows[path.suffix.lower()](path), columns, str(source))
+    name = str(source)
+    if path.suffix or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FileNotFoundError(f"no such file: {source}")
+    dataset = _hub_dataset(name, subset, split)
+    return lambda: _texts(enumerate(dataset, start=1), columns, name)
+
+
+def _hub_dataset(name: str, subset: str | None, split: str) -> Iterable[dict[str, Any]]:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(name, subset, split=split, streaming=True)
+    except Exception as error:  # the library has a dozen kinds for "not there" and "no network"
+        raise FileNotFoundError(
+            f"{name!r} is neither a file nor a dataset that can be read from the hub ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _decoded(path: Path) -> Iterator[tuple[int, str]]:
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}). Convert the file to UTF-8.") from error
+
+
+def _lines(path: Path) -> Iterator[str]:
+    for _, line in _decoded(path):
+        if sentence := line.strip():
+            yield sentence
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in _decoded(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error.msg}).") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: must be a JSON object with text columns, but is {row!r:.80}.")
+        yield number, row
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = (line for _, line in _decoded(path))
+    reader = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    for row in reader:
+        yield reader.line_num, row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        batches = pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=4096)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path}: not a Parquet file, or damaged ({error}).") from error
+
+
+def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | None, source: str) -> Iterator[str]:
+    chosen = list(columns) if columns else None
+    for number, row in rows:
+        if chosen is None:
+            chosen = [name for name in row if name in TEXT_COLUMNS]
+            if not chosen:
+                raise ValueError(
+                    f"{source} has no column that is known to hold text. Its columns: {', '.join(map(str, row))}. "
+                    "Name the text columns (--column)."
+                )
+        for name in chosen:
+            if name not in row:
+                raise ValueError(f"{source}, row {number}: no column {name!r}. Its columns: {', '.join(map(str, row))}.")
+            value = row[name]
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise ValueError(f"{source}, row {number}: column {name!r} holds {value!r:.80}, not text.")
+            yield value.strip()
