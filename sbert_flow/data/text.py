@@ -27,8 +27,8 @@ def read_sentences(
     each row, every text column gives a sentence; missing values are left out.
 
     Args:
-        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is plain text) or ids of
-            hub datasets.
+        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is plain text) or ids
+            of hub datasets.
         columns: the text columns; None takes those whose names are known (:data:`TEXT_COLUMNS`).
         subset: configuration of a hub dataset.
         split: split of a hub dataset.
