@@ -24,7 +24,6 @@ app.command()(evaluate)
 app.command()(demo)
 
 USER_ERROR = 2
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -36,6 +35,3 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         console.print(f"[red]Error:[/red] {escape(str(error))}")
         sys.exit(USER_ERROR)
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        sys.exit(INTERRUPTED)

@@ -32,3 +32,8 @@ def test_demo_shows_and_saves_what_it_says(tmp_path):
     np.testing.assert_allclose(
         load(tmp_path / "out").encode(["A first sentence.", "And a second."]), namespace["embeddings"], atol=1e-6
     )
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert (
+        card.count("spearman_cosine") <= 3
+        and card.count("### Semantic Similarity") + card.count("#### Semantic Similarity") <= 1
+    )
