@@ -85,13 +85,19 @@ def fit_flow(
     start = time.perf_counter()
     if embeddings is None:
         if not isinstance(model, SentenceTransformer):
-            raise ValueError("a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings.")
-        embeddings = encoder_before_flow(model).encode(
-            check_sentences(sentences),
-            batch_size=batch_size,
-            convert_to_tensor=True,
-            show_progress_bar=show_progress_bar,
-        ).clone()  # encode returns inference tensors, which training cannot use
+            raise ValueError(
+                "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
+            )
+        embeddings = (
+            encoder_before_flow(model)
+            .encode(
+                check_sentences(sentences),
+                batch_size=batch_size,
+                convert_to_tensor=True,
+                show_progress_bar=show_progress_bar,
+            )
+            .clone()
+        )  # encode returns inference tensors, which training cannot use
     embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
     if layer is None:
         layer = FlowLayer(embeddings.shape[1], **settings.shape)
@@ -103,9 +109,7 @@ def fit_flow(
             stacklevel=2,
         )
     encoded = time.perf_counter()
-    history = train_flow(
-        layer, embeddings, settings, epochs=epochs, seed=seed, show_progress_bar=show_progress_bar
-    )
+    history = train_flow(layer, embeddings, settings, epochs=epochs, seed=seed, show_progress_bar=show_progress_bar)
     trained = time.perf_counter()
     logger.info("Fitted the flow on %d embeddings in %.1f s", len(embeddings), trained - encoded)
     return FitResult(layer, history, len(embeddings), encoded - start, trained - encoded)
