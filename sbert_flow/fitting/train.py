@@ -116,6 +116,7 @@ def train_flow(
         layer.load_state_dict(before)
         raise
     finally:
+        layer.train()  # drops a folded form of the flow, of which nothing must be left
         layer.train(training)
 
 
