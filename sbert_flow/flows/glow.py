@@ -13,7 +13,7 @@ from sbert_flow.flows.actnorm import ActNorm
 from sbert_flow.flows.bijection import Bijection, Composition
 from sbert_flow.flows.coupling import AdditiveCoupling, AffineCoupling, split_sizes
 from sbert_flow.flows.folded import FoldedFlow, fold
-from sbert_flow.flows.fused_step import fused_step
+from sbert_flow.flows.fused import fused_flow
 from sbert_flow.flows.permutation import Reverse
 
 COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
@@ -92,20 +92,17 @@ class Glow(Bijection):
         folded = self._fold(x)
         if folded is not None:
             return folded.forward(x)
-        fused = self._additive and self.training and not torch.compiler.is_compiling()
+        if self._additive and self.training and not torch.compiler.is_compiling():
+            z, log_det = fused_flow(x, self.widths, self.levels)
+            return z, log_det.expand(len(x))
         left = []
         log_det = x.new_zeros(len(x))
         for index, level in enumerate(self.levels):
             if index:
                 x, out = x.split(split_sizes(self.widths[index - 1]), dim=-1)
                 left.append(out)
-            if fused:
-                for step in level:  # type: ignore[union-attr]
-                    x, term = fused_step(step, x)
-                    log_det = log_det + term
-            else:
-                x, term = level(x)
-                log_det = log_det + term
+            x, term = level(x)
+            log_det = log_det + term
         return torch.cat([*left, x], dim=-1), log_det
 
     def inverse(self, z: Tensor) -> Tensor:
