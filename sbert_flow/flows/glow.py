@@ -85,14 +85,13 @@ class Glow(Bijection):
 
         self._additive = coupling == "additive"
         self._folded: tuple[int, list[Tensor], FoldedFlow] | None = None
-        self.register_load_state_dict_post_hook(lambda flow, _: flow._forget())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map x (n, d) to z (n, d) and log |det| (n,); without gradients by the folded form of the flow."""
         folded = self._fold(x)
         if folded is not None:
             return folded.forward(x)
-        if self._additive and self.training and not torch.compiler.is_compiling():
+        if self._additive and not torch.compiler.is_compiling():
             z, log_det = fused_flow(x, self.widths, self.levels)
             return z, log_det.expand(len(x))
         left = []
@@ -128,6 +127,10 @@ class Glow(Bijection):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._forget()
         return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._forget()
+        super()._load_from_state_dict(*args, **kwargs)
 
     def _forget(self) -> None:
         self._folded = None
