@@ -137,7 +137,10 @@ class Glow(Bijection):
 
     def _fold(self, x: Tensor) -> FoldedFlow | None:
         """The folded flow where it serves: no gradients wanted, rows of the flow's own dtype."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self._additive or x.ndim != 2:
+        if torch.compiler.is_compiling() or not self._additive or x.ndim != 2:
+            return None
+        if torch.is_grad_enabled():
+            self._forget()  # a step of training may follow, and fused optimisers leave no trace in a tensor's version
             return None
         if self._folded is None:
             state = [*self.parameters(), *self.buffers()]
@@ -145,7 +148,7 @@ class Glow(Bijection):
                 return None
             self._folded = (_version(state), state, fold(self))
         version, state, folded = self._folded
-        if version != _version(state):  # changed in place, by an optimiser for instance
+        if version != _version(state):  # changed in place
             self._forget()
             return self._fold(x)
         return folded if x.dtype == folded.scale.dtype and x.device == folded.scale.device else None
