@@ -80,7 +80,7 @@ class FoldedFlow:
 @torch.inference_mode(False)  # encode runs in inference mode, whose tensors could not be used outside it
 @torch.no_grad()
 def fold(flow: Glow) -> FoldedFlow:
-    """Fold a flow whose steps are all ActNorm -> reversal -> additive coupling; computed in float64."""
+    """Fold a flow whose steps are all (ActNorm ->) reversal -> additive coupling; computed in float64."""
     reference = next(flow.parameters())
     width = flow.widths[0]
     # Forwards: which input dimension is where. Steps of levels, each with the dimensions it reads and those it moves.
@@ -90,9 +90,9 @@ def fold(flow: Glow) -> FoldedFlow:
     for level_width, level in zip(flow.widths, flow.levels, strict=True):
         emitted.append(names[level_width:])
         names = names[:level_width]
-        for norm, _, coupling in level:
+        for *norms, _, coupling in level:
             before, names = names, names.flip(0)
-            steps.append((norm, before, coupling.network, *names.split(coupling.sizes)))
+            steps.append((norms, before, coupling.network, *names.split(coupling.sizes)))
     order = torch.cat([*emitted, names])
     place = order.argsort()
     # Backwards: w = scale * value + shift for the value that a dimension has at that point.
@@ -100,7 +100,7 @@ def fold(flow: Glow) -> FoldedFlow:
     shift = torch.zeros(width, dtype=torch.float64)
     couplings = []
     log_det = torch.zeros((), dtype=torch.float64)
-    for norm, before, network, first, second in reversed(steps):
+    for norms, before, network, first, second in reversed(steps):
         weight1 = network.linear1.weight.cpu().double() / scale[first]
         bias1 = network.norm1.shift.cpu().double() - weight1 @ shift[first]
         scale1 = _scale(network.norm1)
@@ -119,9 +119,10 @@ def fold(flow: Glow) -> FoldedFlow:
             )
         )
         shift[second] += scale3 * network.linear3.bias.cpu().double()
-        shift[before] += scale[before] * _scale(norm) * norm.shift.cpu().double()
-        scale[before] *= _scale(norm)
-        log_det += (norm.log_scale.cpu().double() * norm.gain.cpu().double()).sum()
+        for norm in norms:  # one, or none
+            shift[before] += scale[before] * _scale(norm) * norm.shift.cpu().double()
+            scale[before] *= _scale(norm)
+            log_det += _scale(norm).log().sum()
     return FoldedFlow(
         order.to(reference.device),
         place.to(reference.device),

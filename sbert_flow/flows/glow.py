@@ -13,7 +13,6 @@ from sbert_flow.flows.actnorm import ActNorm
 from sbert_flow.flows.bijection import Bijection, Composition
 from sbert_flow.flows.coupling import AdditiveCoupling, AffineCoupling, split_sizes
 from sbert_flow.flows.folded import FoldedFlow, fold
-from sbert_flow.flows.fused import fused_flow
 from sbert_flow.flows.permutation import Reverse
 
 COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
@@ -83,7 +82,7 @@ class Glow(Bijection):
             for w in self.widths
         )
 
-        self._additive = coupling == "additive"
+        self._foldable = coupling == "additive" and steps_per_level > 0
         self._folded: tuple[int, list[Tensor], FoldedFlow] | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,9 +90,6 @@ class Glow(Bijection):
         folded = self._fold(x)
         if folded is not None:
             return folded.forward(x)
-        if self._additive and not torch.compiler.is_compiling():
-            z, log_det = fused_flow(x, self.widths, self.levels)
-            return z, log_det.expand(len(x))
         left = []
         log_det = x.new_zeros(len(x))
         for index, level in enumerate(self.levels):
@@ -137,7 +133,7 @@ class Glow(Bijection):
 
     def _fold(self, x: Tensor) -> FoldedFlow | None:
         """The folded flow where it serves: no gradients wanted, rows of the flow's own dtype."""
-        if torch.compiler.is_compiling() or not self._additive or x.ndim != 2:
+        if torch.compiler.is_compiling() or not self._foldable or x.ndim != 2:
             return None
         if torch.is_grad_enabled():
             self._forget()  # a step of training may follow, and fused optimisers leave no trace in a tensor's version

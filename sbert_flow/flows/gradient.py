@@ -1,24 +1,86 @@
-"""A flow of additive couplings with its gradient written out, for training.
+"""The gradient of a flow of additive couplings, written out, for training on embeddings.
 
-It computes what the modules compute, as a single node of autograd: at the batches of a fit a step is nothing but the
-overhead of its calls, and this has a third of them.
+A step of the fit is nothing but the overhead of its calls. This makes a third of those that autograd makes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 
-from sbert_flow.flows.actnorm import LOG_SCALE_FACTOR
+from sbert_flow.flows.actnorm import LOG_SCALE_FACTOR, ActNorm
+from sbert_flow.flows.coupling import AdditiveCoupling
+from sbert_flow.flows.glow import Glow
+from sbert_flow.flows.permutation import Reverse
 
-TENSORS_PER_STEP = 14
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(z, log_det) -> scalar."""
 
 
-def step_tensors(step: Any) -> list[Tensor]:
-    """Parameters and gains of a step ActNorm -> reversal -> additive coupling, in the order used here."""
+def gradient_function(flow: Glow) -> Callable[[Tensor, Loss], Tensor]:
+    """A function of x (n, d) and a loss that returns the loss of ``flow(x)`` and adds its gradients to the parameters'.
+
+    The same as ``loss(*flow(x)).backward()``, which it is where the flow has other steps than ActNorm -> reversal ->
+    additive coupling. The parameters must have a ``grad``.
+    """
+    steps = [(width, step) for width, level in zip(flow.widths, flow.levels, strict=True) for step in level]  # type: ignore[arg-type]
+    if steps and all([type(part) for part in step] == [ActNorm, Reverse, AdditiveCoupling] for _, step in steps):
+        return _WrittenOut([width for width, _ in steps], [_tensors(step) for _, step in steps])
+
+    def by_autograd(x: Tensor, loss: Loss) -> Tensor:
+        value = loss(*flow(x))
+        value.backward()
+        return value.detach()
+
+    return by_autograd
+
+
+class _WrittenOut:
+    def __init__(self, widths: list[int], steps: list[list[Tensor]]) -> None:
+        self.widths, self.steps = widths, steps
+
+    def __call__(self, x: Tensor, loss: Loss) -> Tensor:
+        with torch.no_grad():
+            z, log_det, kept = self._forward(x)
+        z.requires_grad_()
+        log_det.requires_grad_()
+        value = loss(z, log_det.expand(len(x)))
+        grad_z, grad_log_det = torch.autograd.grad(value, (z, log_det))
+        with torch.no_grad():
+            self._backward(grad_z, grad_log_det, kept)
+        return value.detach()
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor, list[_Kept]]:
+        left, kept = [], []
+        log_det = x.new_zeros(())
+        for width, tensors in zip(self.widths, self.steps, strict=True):
+            if width < x.shape[1]:
+                left.append(x[:, width:])
+                x = x[:, :width]
+            of_step, term = _step(x, *tensors)
+            kept.append(of_step)
+            x = of_step.z
+            log_det += term
+        return torch.cat([*left, x], dim=-1), log_det, kept
+
+    def _backward(self, grad_z: Tensor, grad_log_det: Tensor, kept: list[_Kept]) -> None:
+        end = grad_z.shape[1] - self.widths[-1]
+        grad = grad_z[:, end:]
+        for width, tensors, of_step in zip(reversed(self.widths), reversed(self.steps), reversed(kept), strict=True):
+            if width > grad.shape[1]:
+                start = end - (width - grad.shape[1])
+                grad, end = torch.cat([grad, grad_z[:, start:end]], dim=-1), start
+            grad, gradients = _step_backward(grad, grad_log_det, of_step, *tensors)
+            for tensor, gradient in zip(tensors, gradients, strict=True):
+                if gradient is not None:
+                    tensor.grad.add_(gradient)  # type: ignore[union-attr]
+
+
+def _tensors(step: Any) -> list[Tensor]:
+    """Parameters and gains of a step, in the order used here."""
     norm, _, coupling = step
     network = coupling.network
     return [
@@ -27,19 +89,6 @@ def step_tensors(step: Any) -> list[Tensor]:
         network.linear2.weight, network.norm2.shift, network.norm2.log_scale, network.norm2.gain,
         network.linear3.weight, network.linear3.bias, network.log_scale,
     ]  # fmt: skip
-
-
-def fused_flow(x: Tensor, widths: list[int], levels: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """The latents (n, d), and log |det|, the same for every row, as a scalar.
-
-    Args:
-        x: shape (n, d).
-        widths: of the levels.
-        levels: each a sequence of steps ActNorm -> reversal -> additive coupling.
-    """
-    steps = [(width, step) for width, level in zip(widths, levels, strict=True) for step in level]  # type: ignore[arg-type]
-    tensors = [tensor for _, step in steps for tensor in step_tensors(step)]
-    return _FusedFlow.apply(x, [width for width, _ in steps], *tensors)  # type: ignore[no-any-return]
 
 
 class _Kept(NamedTuple):
@@ -54,39 +103,6 @@ class _Kept(NamedTuple):
     scale1: Tensor
     scale2: Tensor
     scale3: Tensor
-
-
-class _FusedFlow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, widths: list[int], *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.widths, ctx.kept = widths, []
-        ctx.save_for_backward(*tensors)
-        left = []
-        log_det = x.new_zeros(())
-        for index, width in enumerate(widths):
-            if width < x.shape[1]:
-                left.append(x[:, width:])
-                x = x[:, :width]
-            kept, term = _step(x, *tensors[TENSORS_PER_STEP * index : TENSORS_PER_STEP * (index + 1)])
-            ctx.kept.append(kept)
-            x = kept.z
-            log_det += term
-        return torch.cat([*left, x], dim=-1), log_det
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_z: Tensor, grad_log_det: Tensor) -> tuple[Any, ...]:
-        tensors, grads = ctx.saved_tensors, []
-        width = ctx.widths[-1]
-        grad, end = grad_z[:, -width:], grad_z.shape[1] - width
-        for index in reversed(range(len(ctx.widths))):
-            if ctx.widths[index] > grad.shape[1]:
-                start = end - (ctx.widths[index] - grad.shape[1])
-                grad, end = torch.cat([grad, grad_z[:, start:end]], dim=-1), start
-            step = tensors[TENSORS_PER_STEP * index : TENSORS_PER_STEP * (index + 1)]
-            grad, of_step = _step_backward(grad, grad_log_det, ctx.kept[index], *step)
-            grads.append(of_step)
-        return (grad, None, *(gradient for of_step in reversed(grads) for gradient in of_step))
 
 
 def _step(
