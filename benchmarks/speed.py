@@ -68,7 +68,11 @@ def normflows_flow(width: int) -> Any:
     steps: list[nn.Module] = []
     for _ in range(STEPS):
         network = nf.nets.MLP([half, HIDDEN, HIDDEN, width - half], init_zeros=True)
-        steps += [nf.flows.AffineCouplingBlock(network, scale=False), nf.flows.Permute(width, "swap"), nf.flows.ActNorm(width)]
+        steps += [
+            nf.flows.AffineCouplingBlock(network, scale=False),
+            nf.flows.Permute(width, "swap"),
+            nf.flows.ActNorm(width),
+        ]
     flow = nf.NormalizingFlow(nf.distributions.DiagGaussian(width, trainable=False), steps)
     flow.forward_kld(torch.randn(512, width))
     return randomise(flow)
@@ -88,7 +92,9 @@ def nflows_flow(width: int) -> Any:
 
     def step(width: int) -> list[nn.Module]:
         mask = torch.arange(width) >= (width + 1) // 2
-        coupling = AdditiveCouplingTransform(mask.int(), lambda inputs, out: Network([inputs], [out], [HIDDEN, HIDDEN]))
+        coupling = AdditiveCouplingTransform(
+            mask.int(), lambda inputs, out: Network([inputs], [out], [HIDDEN, HIDDEN])
+        )
         return [ActNorm(width), ReversePermutation(width), coupling]
 
     levels = MultiscaleCompositeTransform(num_transforms=3)
@@ -212,7 +218,9 @@ def training(options: argparse.Namespace) -> None:
                 name: our_step(module, x) if isinstance(module, Glow) else peer_step(module, loss, x)
                 for name, (module, _, _, loss) in contenders(width).items()
             }
-            columns[f"d = {width}, batch {batch}"] = interleaved(jobs, max(5, options.repeats // 2), 0.05, time.process_time)
+            columns[f"d = {width}, batch {batch}"] = interleaved(
+                jobs, max(5, options.repeats // 2), 0.05, time.process_time
+            )
     compare("A training step: zero_grad, forward, backward, AdamW (fused for all)", columns)
 
 
@@ -298,7 +306,9 @@ def growth(options: argparse.Namespace) -> None:
         start = time.process_time()
         steps = train_flow(FlowLayer(width), x, recipe)[-1]["step"]
         seconds = time.process_time() - start
-        rows.append([str(width), f"{1e3 * seconds / steps:.2f} ms", f"{1e6 * seconds / steps / recipe.batch_size:.0f} us"])
+        rows.append(
+            [str(width), f"{1e3 * seconds / steps:.2f} ms", f"{1e6 * seconds / steps / recipe.batch_size:.0f} us"]
+        )
     print("### The same by width, 20,000 embeddings\n")
     table(["d", "per step", "per sentence and epoch"], rows)
 
@@ -318,7 +328,9 @@ def main() -> None:
         parser.error(f"{' and '.join(sorted(needs_text))} need --encoder and --text")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(f"{date.today()}, {platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, CPU time\n")
+    print(
+        f"{date.today()}, {platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, CPU time\n"
+    )
     for section in SECTIONS:
         if section in options.only:
             globals()[section](options)

@@ -15,7 +15,9 @@ def fit(
     encoder: Annotated[str, typer.Argument(help="Encoder: hub id or folder.")],
     text: Annotated[
         list[str],
-        typer.Option(help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; may be repeated."),
+        typer.Option(
+            help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; repeatable."
+        ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the fitted model.")],
     more_text: Annotated[list[str] | None, typer.Argument(help="Further text files after the first --text.")] = None,
@@ -29,12 +31,15 @@ def fit(
     batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     store: Annotated[
-        Path | None, typer.Option(help="Folder that keeps text and embeddings: a later fit, or this one resumed, uses them.")
+        Path | None,
+        typer.Option(help="Folder that keeps text and embeddings: a later fit, or this one resumed, uses them."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float16: of the embeddings in the store.")] = "float32",
     bf16: Annotated[bool, typer.Option("--bf16", help="Run the encoder in bfloat16 (GPUs).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    json_lines: Annotated[bool, typer.Option("--json-lines", help="Progress and summary as JSON lines on stderr.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Progress and summary as JSON lines on stderr.")
+    ] = False,
 ) -> None:
     """Fit a flow on unlabelled text and save the SentenceTransformer [encoder, pooling, flow].
 

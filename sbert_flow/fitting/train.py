@@ -221,9 +221,7 @@ class _Loop:
             x = x + recipe.noise * self.layer.noise_unit * noise[rank::size].to(self.device, non_blocking=True)
         flat.zero_grad()
         share = len(x) / self.batch_size
-        loss = self.gradient(
-            x, lambda z, log_det: share * FlowNLLLoss.compute_loss_from_embeddings([z], [log_det])
-        )
+        loss = self.gradient(x, lambda z, log_det: share * FlowNLLLoss.compute_loss_from_embeddings([z], [log_det]))
         if size > 1:
             for values in flat.flat:
                 distributed.sum_over_ranks(values.grad)  # type: ignore[arg-type]

@@ -115,7 +115,9 @@ def fold(flow: Glow) -> FoldedFlow:
                 _like(bias1 * scale1, reference),
                 _like((network.linear2.weight.cpu().double() * scale2[:, None]).T, reference),
                 _like(network.norm2.shift.cpu().double() * scale2, reference),
-                _spread(network.linear3.weight.cpu().double() * scale3[:, None], place[second], moved, reference).T.contiguous(),
+                _spread(
+                    network.linear3.weight.cpu().double() * scale3[:, None], place[second], moved, reference
+                ).T.contiguous(),
             )
         )
         shift[second] += scale3 * network.linear3.bias.cpu().double()

@@ -24,7 +24,9 @@ def standard_normal_log_prob(z: Tensor) -> Tensor:
 
 
 def bits_per_dimension(z: Tensor, log_det: Tensor) -> Tensor:
-    r"""Negative log-likelihood of each row, in bits per dimension: :math:`-(\log N(z; 0, I) + \log|\det|) / (d \ln 2)`.
+    r"""Negative log-likelihood of each row, in bits per dimension.
+
+    .. math:: -(\log N(z; 0, I) + \log|\det|) / (d \ln 2)
 
     It may be negative: the likelihood is a density.
 
@@ -140,7 +142,9 @@ class Glow(Bijection):
             return None
         if self._folded is None:
             state = [*self.parameters(), *self.buffers()]
-            if any(tensor.is_inference() for tensor in state):  # made in inference mode: changes to them leave no trace
+            if any(
+                tensor.is_inference() for tensor in state
+            ):  # made in inference mode: changes to them leave no trace
                 return None
             self._folded = (_version(state), state, fold(self))
         version, state, folded = self._folded

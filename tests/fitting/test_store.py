@@ -59,7 +59,11 @@ def test_second_time_nothing_is_encoded(store, encoder, monkeypatch, tmp_path) -
 
 
 def test_other_text_or_encoder_is_another_set(store, encoder, tmp_path) -> None:
-    keys = {store.embed(encoder).key, store.embed(quick_encoder(seed=1)).key, store.embed(encoder, dtype="float16").key}
+    keys = {
+        store.embed(encoder).key,
+        store.embed(quick_encoder(seed=1)).key,
+        store.embed(encoder, dtype="float16").key,
+    }
     assert len(keys) == 3
     other = EmbeddingStore.open(tmp_path / "store", SENTENCES[1:])
     np.testing.assert_array_equal(other.embed(encoder).array, encoder.encode(SENTENCES[1:]))

@@ -66,7 +66,9 @@ def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, recipe: str,
     )
     assert '"step": 80, "steps": 200' in said.getvalue()  # it went on, and did not begin again
     assert resumed == history
-    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True)
+    )
 
 
 def test_interrupted_encoding_and_training_of_a_store(tmp_path: Path) -> None:
@@ -107,7 +109,9 @@ def test_store_and_memory_and_float16_give_the_same_flow(tmp_path: Path) -> None
     in_memory = fit_flow(split_at_flow(quick_model())[1], embeddings=array, show_progress_bar=False)
     assert in_store.history == in_memory.history
     half = fit_flow(quick_model(), SENTENCES, store=tmp_path, dtype="float16", show_progress_bar=False)
-    assert half.history[-1]["bits_per_dimension"] == pytest.approx(in_store.history[-1]["bits_per_dimension"], abs=0.02)
+    assert half.history[-1]["bits_per_dimension"] == pytest.approx(
+        in_store.history[-1]["bits_per_dimension"], abs=0.02
+    )
     assert half.history != in_store.history
 
 
