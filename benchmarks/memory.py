@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py --rows 1000000 --width 768 --folder /tmp/store
 
-Sentences are made up as they are read. Anonymous memory (RssAnon, Linux) is what the process cannot give back; pages of
-the mapped store count in the resident set but can be dropped by the system at any time.
+Sentences are made up as they are read. Anonymous memory (RssAnon, Linux) is what the process cannot give back; pages
+of the mapped store count in the resident set but can be dropped by the system at any time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NumberEncoder(InputModule):
 
 def numbers(rows: int) -> Iterator[str]:
     """Every sentence twice: the duplicates are found on disk."""
-    for repeat in range(2):
+    for _ in range(2):
         for number in range(rows):
             yield f"number {number}"
 

@@ -83,7 +83,11 @@ def nflows_flow(width: int) -> Any:
     from nflows.flows.base import Flow
     from nflows.nn.nets import MLP
     from nflows.transforms import (
-        ActNorm, AdditiveCouplingTransform, CompositeTransform, MultiscaleCompositeTransform, ReversePermutation,
+        ActNorm,
+        AdditiveCouplingTransform,
+        CompositeTransform,
+        MultiscaleCompositeTransform,
+        ReversePermutation,
     )  # fmt: skip
 
     class Network(MLP):
@@ -159,10 +163,12 @@ def compare(title: str, columns: dict[str, dict[str, float]]) -> None:
     """Milliseconds, and how many times faster ours is, for each column."""
     print(f"### {title}\n")
     names = list(next(iter(columns.values())))
-    rows = [
-        [name, *(f"{1e3 * times[name]:.3f} ms" + ("" if name == OURS else f" ({times[name] / times[OURS]:.1f}x)") for times in columns.values())]
-        for name in names
-    ]  # fmt: skip
+
+    def cell(name: str, times: dict[str, float]) -> str:
+        ratio = "" if name == OURS else f" ({times[name] / times[OURS]:.1f}x)"
+        return f"{1e3 * times[name]:.3f} ms{ratio}"
+
+    rows = [[name, *(cell(name, times) for times in columns.values())] for name in names]
     fastest = [min(value for name, value in times.items() if name != OURS) / times[OURS] for times in columns.values()]
     rows.append(["**ours against the fastest of them**", *(f"**{ratio:.1f}x**" for ratio in fastest)])
     table(["", *columns], rows)
@@ -251,10 +257,11 @@ def encode(options: argparse.Namespace) -> None:
         model.encode(sentences, batch_size=32, show_progress_bar=False)
         totals.append(time.process_time() - start)
         shares.append(sum(inside) / totals[-1])
+    seconds = statistics.median(totals)
     print("### The flow's share of `encode`, batch 32\n")
     table(
         ["sentences", "encode", "per sentence", "flow's share"],
-        [[str(len(sentences)), f"{statistics.median(totals):.2f} s", f"{1e3 * statistics.median(totals) / len(sentences):.2f} ms",
+        [[str(len(sentences)), f"{seconds:.2f} s", f"{1e3 * seconds / len(sentences):.2f} ms",
           f"{100 * statistics.median(shares):.2f} %"]],
     )  # fmt: skip
 
@@ -281,7 +288,8 @@ def fit(options: argparse.Namespace) -> None:
         whole = time.process_time() - start
         steps = result.history[-1]["step"]
         rows.append([
-            str(epochs), f"{epochs * epoch:.1f} s", f"{whole:.1f} s ({steps} steps)", f"**{epochs * epoch / whole:.1f}x**",
+            str(epochs), f"{epochs * epoch:.1f} s", f"{whole:.1f} s ({steps} steps)",
+            f"**{epochs * epoch / whole:.1f}x**",
             f"{100 * result.train_seconds / result.encode_seconds:.1f} %",
         ])  # fmt: skip
     print(f"### Whole fit of {len(sentences):,} sentences, recipe paper (batch {recipe.batch_size})\n")
@@ -328,9 +336,7 @@ def main() -> None:
         parser.error(f"{' and '.join(sorted(needs_text))} need --encoder and --text")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(
-        f"{date.today()}, {platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, CPU time\n"
-    )
+    print(f"{date.today()}, {platform.machine()}, torch {torch.__version__}, one thread, CPU time\n")
     for section in SECTIONS:
         if section in options.only:
             globals()[section](options)

@@ -65,8 +65,8 @@ def fit(
             model.to(device)
         try:
             result = fit_flow(
-                model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed, store=store, dtype=dtype,
-                bf16=bf16, progress=progress,
+                model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed, store=store,
+                dtype=dtype, bf16=bf16, progress=progress,
             )  # fmt: skip
         except KeyboardInterrupt as interrupt:
             if first:

@@ -23,8 +23,8 @@ DTYPES = ("float32", "float16")
 class EmbeddingSet:
     """A matrix (n, d) of embeddings on disk, written in windows and read as a memory map.
 
-    Three files: ``NAME.npy`` has the numbers, ``NAME.windows`` one byte for each window (1 when the window is on disk),
-    ``NAME.json`` what it is. Make one with :meth:`sbert_flow.fitting.store.EmbeddingStore.embed`.
+    Three files: ``NAME.npy`` has the numbers, ``NAME.windows`` one byte for each window (1 when the window is on
+    disk), ``NAME.json`` what it is. Make one with :meth:`sbert_flow.fitting.store.EmbeddingStore.embed`.
 
     Args:
         path: of the ``.json`` file.

@@ -78,8 +78,8 @@ def fit_flow(
             of the recipe's shape.
         sentences: the text, any iterable; duplicates count once. At least 16, better a few hundred or more, of the
             domain of use.
-        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a tensor
-            or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
+        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a
+            tensor or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
         recipe: "noise" (default) or "paper", see :data:`sbert_flow.modules.recipes.RECIPES`.
         epochs: passes over the embeddings; at least 200 steps are made in any case.
         batch_size: of the encoder.

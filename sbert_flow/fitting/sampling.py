@@ -39,9 +39,9 @@ def read_rows(embeddings: Tensor | EmbeddingSet, rows: Tensor) -> Tensor:
 class ShuffledRows:
     """Batches of rows in random order, one pass after another, without end.
 
-    What fits into memory is permuted as a whole. A larger set is read in blocks of 512 rows: a pass takes its blocks in
-    random order, as many at a time as the buffer holds, and permutes the rows of these. Each batch so mixes rows from
-    hundreds of places of the file, also where its sentences are sorted, and the file is read in long stretches.
+    What fits into memory is permuted as a whole. A larger set is read in blocks of 512 rows: a pass takes its blocks
+    in random order, as many at a time as the buffer holds, and permutes the rows of these. Each batch so mixes rows
+    from hundreds of places of the file, also where its sentences are sorted, and the file is read in long stretches.
 
     Args:
         embeddings: shape (n, d).

@@ -127,7 +127,8 @@ class EmbeddingStore:
         processes every rank encodes its share.
 
         Args:
-            encoder: gives the embeddings, for example :func:`sbert_flow.modules.pipeline.encoder_before_flow` of a model.
+            encoder: gives the embeddings; of a model with a flow it is
+                :func:`sbert_flow.modules.pipeline.encoder_before_flow`.
             name: of the set. With ``edit`` it must say which edit and which seed: functions cannot be compared.
             edit: what is encoded instead of each sentence: a view of it. The same sentence must give the same view.
             rows: numbers of the sentences to encode; None takes all. Row i of the set belongs to ``rows[i]``.

@@ -90,7 +90,7 @@ def fold(flow: Glow) -> FoldedFlow:
     for level_width, level in zip(flow.widths, flow.levels, strict=True):
         emitted.append(names[level_width:])
         names = names[:level_width]
-        for *norms, _, coupling in level:
+        for *norms, _, coupling in level:  # type: ignore[attr-defined]
             before, names = names, names.flip(0)
             steps.append((norms, before, coupling.network, *names.split(coupling.sizes)))
     order = torch.cat([*emitted, names])
@@ -136,7 +136,7 @@ def fold(flow: Glow) -> FoldedFlow:
 
 
 def _scale(norm: torch.nn.Module) -> Tensor:
-    return (norm.log_scale.cpu().double() * norm.gain.cpu().double()).exp()  # type: ignore[operator, union-attr]
+    return (norm.log_scale.cpu().double() * norm.gain.cpu().double()).exp()  # type: ignore[operator]
 
 
 def _like(value: Tensor, reference: Tensor) -> Tensor:

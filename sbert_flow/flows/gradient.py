@@ -21,12 +21,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def gradient_function(flow: Glow) -> Callable[[Tensor, Loss], Tensor]:
-    """A function of x (n, d) and a loss that returns the loss of ``flow(x)`` and adds its gradients to the parameters'.
+    """A function of x (n, d) and a loss: it returns the loss of ``flow(x)`` and adds its gradients to the parameters.
 
     The same as ``loss(*flow(x)).backward()``, which it is where the flow has other steps than ActNorm -> reversal ->
     additive coupling. The parameters must have a ``grad``.
     """
-    steps = [(width, step) for width, level in zip(flow.widths, flow.levels, strict=True) for step in level]  # type: ignore[arg-type]
+    steps = [(width, step) for width, level in zip(flow.widths, flow.levels, strict=True) for step in level]  # type: ignore[attr-defined]
     if steps and all([type(part) for part in step] == [ActNorm, Reverse, AdditiveCoupling] for _, step in steps):
         return _WrittenOut([width for width, _ in steps], [_tensors(step) for _, step in steps])
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from quick_encoder import quick_model, quick_sentences
 from safetensors.torch import load_file, save_file
 
 from sbert_flow.fitting import distributed, embedding_set, fit_flow
 from sbert_flow.modules.pipeline import split_at_flow
+from tests.fitting.quick_encoder import quick_model, quick_sentences
 
 SENTENCES = quick_sentences(500)
 

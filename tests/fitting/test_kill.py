@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quick_encoder import quick_model, quick_sentences
 
 from sbert_flow.fitting import checkpoint, embedding_set, fit_flow, sampling
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
+from tests.fitting.quick_encoder import quick_model, quick_sentences
 
 SENTENCES = 300
 SEEDS = range(20)
@@ -69,7 +69,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, int]]:
     # A server that has imported everything once forks a fresh process in a moment; it takes its path from here.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_kill"])
+    context.set_forkserver_preload([__name__])
 
     def start(job: Job, folder: Path, die_at: int | None = None) -> tuple[int, int]:
         calls = context.Value("q", 0)

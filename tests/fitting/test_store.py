@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from quick_encoder import quick_encoder, quick_sentences
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.fitting import embedding_set, files, matrix_file
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.modules.pooling import pooling_modules
+from tests.fitting.quick_encoder import quick_encoder, quick_sentences
 
 SENTENCES = quick_sentences(100)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from quick_encoder import quick_model, quick_sentences
 
 from sbert_flow.fitting import fit_flow
 from sbert_flow.fitting.checkpoint import Checkpoint
@@ -17,6 +16,7 @@ from sbert_flow.fitting.train import train_flow
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import split_at_flow
 from sbert_flow.modules.recipes import RECIPES
+from tests.fitting.quick_encoder import quick_model, quick_sentences
 
 EMBEDDINGS = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)) * 2 + 1
 SENTENCES = quick_sentences(300)
