@@ -70,9 +70,8 @@ def test_samples_are_what_the_documentation_says():
 def test_encoding_of_the_file(tmp_path):
     (tmp_path / "STS12").mkdir()
     path = tmp_path / "STS12" / "test.jsonl"
-    path.write_text(
-        "\ufeff" + "\n".join(json.dumps(row(k, sentence1="a\u2028b"), ensure_ascii=False) for k in (1, 2)), "utf-8"
-    )
+    lines = [json.dumps(row(k, sentence1="a\u2028b"), ensure_ascii=False) for k in (1, 2)]
+    path.write_text("\ufeff" + "\n".join(lines), "utf-8")
     assert read_sts(tmp_path, ["STS12"])[0].sentences1 == ["a\u2028b"] * 2
     path.write_bytes("näher".encode("latin-1"))
     with pytest.raises(ValueError, match=r"test\.jsonl, line 1: not UTF-8"):
