@@ -8,10 +8,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from hypothesis import settings
-from tiny_encoder import make_tiny_encoder
 
 from sbert_flow.data import sample_sentences
 from sbert_flow.evaluation.demo import packaged_encoder
+from tests.tiny_encoder import make_tiny_encoder
 
 settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("suite")

@@ -7,12 +7,12 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from tiny_encoder import LAYERS, make_tiny_encoder
 from transformers import AutoModel, AutoTokenizer
 
 from sbert_flow import FlowLayer, build_model, load
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.modules.pooling import layer_weights
+from tests.tiny_encoder import LAYERS, make_tiny_encoder
 
 TEXTS = ["A red boat.", "The harbour was quiet after the storm had passed.", "geese"]
 
