@@ -74,6 +74,8 @@ class PseudoTokenLoss(nn.Module):
         one column of texts, no labels.
     """
 
+    followed_table: Tensor
+
     def __init__(
         self,
         model: SentenceTransformer,
@@ -109,7 +111,7 @@ class PseudoTokenLoss(nn.Module):
         self.queue: deque[Tensor] = deque(maxlen=queue_batches)
         self.steps = 0
         self.learning_rate: float | None = None  # told by the callback, for the error of a loss that is not finite
-        self._followed_version: int | None = None
+        self.register_buffer("followed_table", self.head.table.detach().clone(), persistent=False)
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Mean loss of the batch, a scalar. In eval mode without dropout, and the queue stays as it is.
@@ -170,13 +172,13 @@ class PseudoTokenLoss(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Move the momentum copies towards the model, once after each optimiser step, however often it is called."""
-        # Torch counts in-place writes to a tensor, and nothing but the optimiser writes to the table.
-        version = self.head.table._version
-        if self._followed_version not in (None, version):
+        # Every step changes the table. Its values are looked at because fused optimisers write past torch's counter of
+        # changes, and a scaler that leaves a step out must not count.
+        if not torch.equal(self.head.table, self.followed_table):
             self.steps += 1
+            self.followed_table.copy_(self.head.table)
             for copied, parameter in self._followers():
                 copied.lerp_(parameter, 1 - self.momentum)
-        self._followed_version = version
 
     def training_state(self) -> dict[str, Tensor]:
         """Everything of the loss that training needs to go on: head, momentum copies, queue, steps."""
@@ -213,7 +215,7 @@ class PseudoTokenLoss(nn.Module):
             tensor.copy_(state[name])
         self.queue = deque(queue, maxlen=self.queue_batches)
         self.steps = int(state["steps"])
-        self._followed_version = self.head.table._version
+        self.followed_table.copy_(self.head.table)
 
     def get_config_dict(self) -> dict[str, Any]:
         return {
