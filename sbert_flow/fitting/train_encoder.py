@@ -108,7 +108,7 @@ def train_encoder(
         checkpoints: folder for the Trainer's checkpoints, two at a time.
         steps: optimiser steps; None makes one pass over the sentences.
         batch_size: sentences in a step; the last partial batch of a pass is left out.
-        max_length: tokens that a sentence is cut at while training.
+        max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
         learning_rate: None takes the recipe's.
         evaluator: called every ``eval_steps`` steps; its ``primary_metric`` decides, greater is better.
         eval_steps: also the distance of checkpoints.
@@ -144,12 +144,13 @@ def train_encoder(
         "sentences": hashlib.sha256("\n".join(text).encode()).hexdigest(),
     }
     folder = Path(checkpoints).expanduser()
-    last = _prepare(folder, used, resume)
     torch.manual_seed(seed)
-    length_before, model.max_seq_length = model.max_seq_length, max_length
+    own_limit = model.max_seq_length
+    model.max_seq_length = max_length if own_limit is None else min(max_length, own_limit)
     model.model_card_data.generate_widget_examples = False  # the card would quote the user's text
     try:
         loss = settings.loss(model, seed)
+        last = _prepare(folder, used, resume)
         trainer = _StopOnBadLoss(
             model,
             args=_arguments(folder, used, evaluator, show_progress_bar),
@@ -161,7 +162,7 @@ def train_encoder(
         trainer.remove_callback(PrinterCallback)  # without a bar it would print every entry of the log
         done = trainer.train(resume_from_checkpoint=last)
     finally:
-        model.max_seq_length = length_before
+        model.max_seq_length = own_limit
     state = trainer.state
     best = state.best_global_step if evaluator is not None and state.best_global_step else state.global_step
     return EncoderTraining(state.global_step, best, state.log_history, done.metrics["train_runtime"])
