@@ -117,7 +117,7 @@ def main() -> None:
         if args.suite:
             scores |= suite(start, read_sts(args.sts))
         note({"recipe": "start", "seed": 0, "step": 0, "seconds": 0.0, **scores})
-    for recipe, seed in itertools.product(args.recipe, args.seed):
+    for seed, recipe in itertools.product(args.seed, args.recipe):
         if (recipe, seed) not in finished:
             note(run(args, recipe, seed, text, evaluator))
 

@@ -13,7 +13,7 @@ def train(
     text: Annotated[
         list[str],
         typer.Option(
-            help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; may be repeated."
+            help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; repeatable."
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the trained model; checkpoints go beside it.")],

@@ -134,7 +134,7 @@ def train_encoder(
     if resume and not settings.resumable:
         can = " and ".join(name for name, known in ENCODER_RECIPES.items() if known.resumable)
         raise ValueError(
-            f"recipe {recipe!r} cannot be resumed: its checkpoints lack what part of it learns; {can} can."
+            f"recipe {recipe!r} cannot be resumed: its checkpoints lack part of what it learns; {can} can."
         )
     used = {
         **numbers,
