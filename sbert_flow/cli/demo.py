@@ -57,7 +57,10 @@ def demo(
         names = ", ".join(r.pooling for r in helped)
         console.print(f"The flow helps {names}: their embeddings lie in a narrow cone, which hides their meaning.")
     if alone:
-        console.print(f"Better left alone: {', '.join(alone)}. It was trained contrastively, which spreads it already.")
+        console.print(
+            f"Better left alone: {', '.join(alone)}. There the encoder's training has already put the meaning into the "
+            "directions that vary most, and a flow evens them out."
+        )
     if not helped:
         console.print("No pooling gained, so nothing is saved.")
         return
