@@ -74,7 +74,7 @@ class PseudoTokenLoss(nn.Module):
         one column of texts, no labels.
     """
 
-    followed_table: Tensor
+    followed_weight: Tensor
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class PseudoTokenLoss(nn.Module):
         self.queue: deque[Tensor] = deque(maxlen=queue_batches)
         self.steps = 0
         self.learning_rate: float | None = None  # told by the callback, for the error of a loss that is not finite
-        self.register_buffer("followed_table", self.head.table.detach().clone(), persistent=False)
+        self.register_buffer("followed_weight", self.head.dense.weight.detach().clone(), persistent=False)
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Mean loss of the batch, a scalar. In eval mode without dropout, and the queue stays as it is.
@@ -172,11 +172,11 @@ class PseudoTokenLoss(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Move the momentum copies towards the model, once after each optimiser step, however often it is called."""
-        # Every step changes the table. Its values are looked at because fused optimisers write past torch's counter of
-        # changes, and a scaler that leaves a step out must not count.
-        if not torch.equal(self.head.table, self.followed_table):
+        # Every step changes the projection, which has the largest gradients of the head. Its values are looked at
+        # because fused optimisers write past torch's counter of changes, and a step that a scaler leaves out is none.
+        if not torch.equal(self.head.dense.weight, self.followed_weight):
             self.steps += 1
-            self.followed_table.copy_(self.head.table)
+            self.followed_weight.copy_(self.head.dense.weight)
             for copied, parameter in self._followers():
                 copied.lerp_(parameter, 1 - self.momentum)
 
@@ -215,7 +215,7 @@ class PseudoTokenLoss(nn.Module):
             tensor.copy_(state[name])
         self.queue = deque(queue, maxlen=self.queue_batches)
         self.steps = int(state["steps"])
-        self.followed_table.copy_(self.head.table)
+        self.followed_weight.copy_(self.head.dense.weight)
 
     def get_config_dict(self) -> dict[str, Any]:
         return {

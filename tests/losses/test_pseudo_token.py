@@ -205,7 +205,7 @@ def test_copies_follow_in_closed_form(model):
         with torch.no_grad():
             for parameter, old in zip(model[0].parameters(), start.parameters(), strict=True):
                 parameter.copy_(old + 1)
-            loss.head.table.add_(0.1)  # as an optimiser does
+            loss.head.dense.weight.add_(0.1)  # as an optimiser does
         loss.follow()
         loss.follow()  # once a step, however often it is asked
     assert loss.steps == steps
@@ -301,7 +301,7 @@ def test_learns_on_real_text(tiny_encoder, sentences):
         history.append(value.item())
     align, uniform = measure()
     # From the sixth step on the queue is full, and the task the same.
-    assert sum(history[-8:]) < 0.5 * sum(history[5:13])
+    assert sum(history[-8:]) < 0.75 * sum(history[5:13])
     assert uniform < uniform_before - 0.1
     # Spreading lengthens all distances; against that, the views of a sentence come closer.
     assert align / -uniform < align_before / -uniform_before
