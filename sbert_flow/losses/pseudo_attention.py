@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 INIT_STD = 0.02
-"""Standard deviation of fresh weights, as in BERT."""
+"""Standard deviation of the projection's fresh weights, as in BERT."""
 
 
 class PseudoTokenHead(nn.Module):
@@ -19,7 +19,8 @@ class PseudoTokenHead(nn.Module):
     .. math:: Z = A(P, Y), \qquad H = A(Y, Z), \qquad h = \tanh(W \, \mathrm{pool}(H) + b)
 
     Z has m rows whatever the length of the sentence. Both attentions share their weights, have one head and no
-    residual connection. From "A Sentence is Worth 128 Pseudo Tokens" (PT-BERT; Tan et al., Findings of ACL 2022).
+    residual connection. :math:`W_q, W_k, W_v` start as the identity, P as standard normal. From "A Sentence is Worth
+    128 Pseudo Tokens" (PT-BERT; Tan et al., Findings of ACL 2022).
 
     Args:
         width: d, of the token states.
@@ -34,11 +35,14 @@ class PseudoTokenHead(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.dense = nn.Linear(pooled_width, pooled_width)
         generator = torch.Generator().manual_seed(seed)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.normal_(parameter, std=INIT_STD, generator=generator)
+        nn.init.normal_(self.table, generator=generator)
+        nn.init.normal_(self.dense.weight, std=INIT_STD, generator=generator)
+        for layer in (self.query, self.key, self.value):
+            # With small random weights, as in BERT, all logits would be near 0 and both attentions plain means: each
+            # row of H the same, and the table without effect.
+            nn.init.eye_(layer.weight)
+        for layer in (self.query, self.key, self.value, self.dense):
+            nn.init.zeros_(layer.bias)
 
     def pseudo_sequence(self, states: Tensor, mask: Tensor) -> Tensor:
         """Z = A(P, Y): shape (b, m, d) from token states (b, n, d) and their attention mask (b, n)."""

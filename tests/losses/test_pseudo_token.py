@@ -101,6 +101,14 @@ def test_attention_equals_torchs_multi_head_attention_of_one_head():
     torch.testing.assert_close(head.sentence_sequence(states, pseudo), reference(states, pseudo, pseudo)[0])
 
 
+def test_fresh_pseudo_tokens_look_at_different_tokens():
+    torch.manual_seed(4)
+    states = torch.randn(2, 12, 64)
+    pseudo = PseudoTokenHead(64, 64, num_pseudo_tokens=16).pseudo_sequence(states, torch.ones(2, 12))
+    spread = pseudo.std(dim=1).square().mean().sqrt()
+    assert spread > 0.3 * states.mean(dim=1).square().mean().sqrt()  # 0 if each were the mean of the tokens
+
+
 def test_a_text_without_tokens_stays_finite():
     head = PseudoTokenHead(4, 4, num_pseudo_tokens=3)
     assert torch.isfinite(head.pseudo_sequence(torch.randn(1, 2, 4), torch.zeros(1, 2, dtype=torch.long))).all()
