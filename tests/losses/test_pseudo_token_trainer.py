@@ -81,11 +81,12 @@ def test_gradient_accumulation_follows_once_a_step(new_model, column, tmp_path):
     assert [len(keys) for keys in loss.queue] == [8] * 4
 
 
-def test_bf16_trains_float32_weights(new_model, column, tmp_path):
+@pytest.mark.parametrize("option", ["bf16", "gradient_checkpointing"])
+def test_options_of_the_trainer_that_change_the_forward_pass(option, new_model, column, tmp_path):
     model = new_model()
     loss = PseudoTokenLoss(model, num_pseudo_tokens=16)
     before = copy.deepcopy(loss.head)
-    train(model, loss, column, tmp_path, bf16=True)
+    train(model, loss, column, tmp_path, **{option: True})
     assert {parameter.dtype for parameter in loss.parameters()} == {torch.float32}
     assert all(keys.dtype == torch.float32 for keys in loss.queue)
     pairs = zip(loss.head.named_parameters(), before.parameters(), strict=True)
