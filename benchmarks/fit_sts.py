@@ -4,8 +4,8 @@
     python benchmarks/fit_sts.py ENCODER --sts DIR --pooling layer:3 --sentences 300 --seeds 5
     python benchmarks/fit_sts.py ENCODER --sts DIR --pooling layer:3 --route trainer --route model.fit
 
-Prints Markdown: Spearman x 100 of cosine similarity over all pairs of each task ("all"), test split, and seconds of the
-flow's fit, without encoding, on one CPU thread unless --threads says otherwise. No labels are used in fitting.
+Prints Markdown: Spearman x 100 of cosine similarity over all pairs of each task ("all"), test split, and seconds of
+the flow's fit, without encoding, on one CPU thread unless --threads says otherwise. No labels are used in fitting.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def by_trainer(model: SentenceTransformer, sentences: list[str], recipe: Recipe,
     """The recipe through SentenceTransformerTrainer: the encoder runs in every step."""
     loss = FlowNLLLoss(model, sentences, noise=recipe.noise)
     callbacks = [FlowAveragingCallback(model, recipe.average_decay)] if recipe.average_decay else []
-    optimizer = FlowAdamW((p for p in model.parameters() if p.requires_grad), recipe.learning_rate, recipe.weight_decay)
+    optimizer = FlowAdamW(
+        (p for p in model.parameters() if p.requires_grad), recipe.learning_rate, recipe.weight_decay
+    )
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=folder, num_train_epochs=1, per_device_train_batch_size=recipe.batch_size,
@@ -81,7 +83,7 @@ def main() -> None:
     tasks = read_sts(args.sts)
     sentences = list(dict.fromkeys(sentence for pairs in tasks for sentence in pairs.sentences))
     encoder = SentenceTransformer(args.encoder).float()
-    print(f"{args.encoder}, {len(sentences):,} unlabelled sentences, torch {torch.__version__}, {args.threads} thread(s)\n")
+    print(f"{args.encoder}, {len(sentences):,} sentences, torch {torch.__version__}, {args.threads} thread(s)\n")
     names = [pairs.name for pairs in tasks]
     print(f"| pooling | map | {' | '.join(names)} | average | fit, s |")
     print("|---|---|" + "---:|" * (len(names) + 2))
@@ -108,7 +110,9 @@ def main() -> None:
                 print_row(pooling, label + (f", n = {args.sentences}" if args.sentences else ""), results, times)
 
 
-def scores(tasks: list[SentencePairs], sentences: list[str], space: np.ndarray, model: SentenceTransformer) -> list[float]:
+def scores(
+    tasks: list[SentencePairs], sentences: list[str], space: np.ndarray, model: SentenceTransformer
+) -> list[float]:
     embeddings = dict(zip(sentences, space, strict=True))
     return [100 * score_pairs(pairs, embeddings, model) for pairs in tasks]
 

@@ -12,7 +12,9 @@ def fit(
     encoder: Annotated[str, typer.Argument(help="Encoder: hub id or folder.")],
     text: Annotated[
         list[str],
-        typer.Option(help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; may be repeated."),
+        typer.Option(
+            help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; repeatable."
+        ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the fitted model.")],
     more_text: Annotated[list[str] | None, typer.Argument(help="Further text files after the first --text.")] = None,
@@ -42,7 +44,8 @@ def fit(
     save(model, output)
     console = Console()
     console.print(
-        f"Fitted on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, flow {result.train_seconds:.1f} s, "
+        f"Fitted on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, "
+        f"flow {result.train_seconds:.1f} s, "
         f"{result.history[-1]['bits_per_dimension']:.3f} bits per dimension.\n"
         f"Saved in {output}. Use it:\n\n    import sbert_flow\n    model = sbert_flow.load({str(output)!r})\n"
         "    embeddings = model.encode(sentences)\n",

@@ -57,8 +57,8 @@ def fit_flow(
     error or an interrupt it is left as it was.
 
     Args:
-        model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer of
-            the recipe's shape.
+        model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer
+            of the recipe's shape.
         sentences: the text; duplicates count once. At least 16, better a few hundred or more, of the domain of use.
         embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``.
         recipe: "noise" (default) or "paper", see :data:`sbert_flow.modules.recipes.RECIPES`.
@@ -85,13 +85,19 @@ def fit_flow(
     start = time.perf_counter()
     if embeddings is None:
         if not isinstance(model, SentenceTransformer):
-            raise ValueError("a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings.")
-        embeddings = encoder_before_flow(model).encode(
-            check_sentences(sentences),
-            batch_size=batch_size,
-            convert_to_tensor=True,
-            show_progress_bar=show_progress_bar,
-        ).clone()  # encode returns inference tensors, which training cannot use
+            raise ValueError(
+                "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
+            )
+        embeddings = (
+            encoder_before_flow(model)
+            .encode(
+                check_sentences(sentences),
+                batch_size=batch_size,
+                convert_to_tensor=True,
+                show_progress_bar=show_progress_bar,
+            )
+            .clone()
+        )  # encode returns inference tensors, which training cannot use
     embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
     if layer is None:
         layer = FlowLayer(embeddings.shape[1], **settings.shape)
@@ -99,13 +105,11 @@ def fit_flow(
     if shape != settings.shape:
         warnings.warn(
             f"the layer's shape {shape} is not that of recipe {recipe!r}, {settings.shape}: it is trained with the "
-            f"recipe's settings all the same. build_model(encoder, pooling, recipe={recipe!r}) makes one of its shape.",
+            f"recipe's settings all the same. build_model(..., recipe={recipe!r}) makes one of its shape.",
             stacklevel=2,
         )
     encoded = time.perf_counter()
-    history = train_flow(
-        layer, embeddings, settings, epochs=epochs, seed=seed, show_progress_bar=show_progress_bar
-    )
+    history = train_flow(layer, embeddings, settings, epochs=epochs, seed=seed, show_progress_bar=show_progress_bar)
     trained = time.perf_counter()
     logger.info("Fitted the flow on %d embeddings in %.1f s", len(embeddings), trained - encoded)
     return FitResult(layer, history, len(embeddings), encoded - start, trained - encoded)

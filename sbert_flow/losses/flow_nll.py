@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sbert_flow.flows import bits_per_dimension
 from sbert_flow.modules import FlowLayer
@@ -56,8 +57,8 @@ class FlowNLLLoss(nn.Module):
         _, layer = split_at_flow(model)
         if not layer.initialized and init_sentences is None:
             raise ValueError(
-                "the FlowLayer is not initialised. Give the loss init_sentences, a sample of the training text, or call "
-                "layer.initialize(embeddings) first: a first batch would set it differently in each process."
+                "the FlowLayer is not initialised. Give the loss init_sentences, a sample of the training text, or "
+                "call layer.initialize(embeddings) first: a first batch would set it differently in each process."
             )
         self.model = model  # the Trainer replaces the attribute of this name by its wrapped model
         self.noise = noise
@@ -106,7 +107,7 @@ class FlowNLLLoss(nn.Module):
                 # Gradient checkpointing has nothing to save in a frozen encoder, and its hook on the token embeddings
                 # would build a graph through all of it.
                 if getattr(part, "gradient_checkpointing", False):
-                    part.gradient_checkpointing = False
-                if getattr(part, "_require_grads_hook", None) is not None:
+                    setattr(part, "gradient_checkpointing", False)  # noqa: B010 (no such attribute in nn.Module)
+                if isinstance(part, PreTrainedModel) and getattr(part, "_require_grads_hook", None) is not None:
                     part.disable_input_require_grads()
         return layer

@@ -67,7 +67,9 @@ def check_sentences(sentences: Any, least: int = MIN_ROWS) -> list[str]:
         UserWarning: some are empty.
     """
     if isinstance(sentences, str) or not isinstance(sentences, Iterable):
-        raise ValueError(f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}.")
+        raise ValueError(
+            f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}."
+        )
     distinct: dict[str, None] = {}
     empty = 0
     for index, sentence in enumerate(sentences):

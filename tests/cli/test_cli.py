@@ -46,7 +46,9 @@ def folder(tmp_path_factory, sentences):
 
 @pytest.fixture(scope="module")
 def fitted(folder, minilm):
-    _, out, _ = run("fit", minilm, "--text", "a.txt", "b.jsonl", "--column", "body", "--pooling", "layer:0", "--output", "model")
+    _, out, _ = run(
+        "fit", minilm, "--text", "a.txt", "b.jsonl", "--column", "body", "--pooling", "layer:0", "--output", "model"
+    )
     assert "Fitted on 400 sentences" in out
     return folder / "model"
 
@@ -90,5 +92,7 @@ def test_errors_are_one_line(arguments, message, minilm, folder):
 
 
 def test_as_a_module(folder):
-    done = subprocess.run([sys.executable, "-m", "sbert_flow", "fit", "--help"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "sbert_flow", "fit", "--help"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and "--pooling" in done.stdout

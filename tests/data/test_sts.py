@@ -48,12 +48,12 @@ def test_bad_lines(tmp_path, rows, message):
 def test_missing_and_unknown(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         read_sts(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="holds no <TASK>/test.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"holds no <TASK>/test.jsonl"):
         read_sts(tmp_path)
     write(tmp_path, "STS12", [row(1), row(2)])
     with pytest.raises(FileNotFoundError, match=r"Splits of STS12 that are there: test"):
         read_sts(tmp_path, ["STS12"], "train")
-    with pytest.raises(ValueError, match="task must be one of STS12.*but got 'STS99'"):
+    with pytest.raises(ValueError, match=r"task must be one of STS12.*but got 'STS99'"):
         read_sts(tmp_path, ["STS99"])
 
 

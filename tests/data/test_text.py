@@ -8,7 +8,10 @@ import pytest
 
 from sbert_flow.data import read_sentences
 
-ROWS = [{"id": 1, "sentence1": "One boat.", "sentence2": "Två båtar."}, {"id": 2, "sentence1": " Three ", "sentence2": None}]
+ROWS = [
+    {"id": 1, "sentence1": "One boat.", "sentence2": "Två båtar."},
+    {"id": 2, "sentence1": " Three ", "sentence2": None},
+]
 EXPECTED = ["One boat.", "Två båtar.", "Three"]
 
 

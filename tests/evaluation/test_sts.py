@@ -19,7 +19,10 @@ def model(minilm):
 def tasks():
     pairs = sample_pairs()
     halves = (slice(0, 60), slice(40, 100))
-    return [SentencePairs(f"half{k}", pairs.sentences1[h], pairs.sentences2[h], pairs.scores[h]) for k, h in enumerate(halves)]
+    return [
+        SentencePairs(f"half{k}", pairs.sentences1[h], pairs.sentences2[h], pairs.scores[h])
+        for k, h in enumerate(halves)
+    ]
 
 
 def test_scores_equal_the_librarys_evaluator_and_scipy(model, tasks):

@@ -54,7 +54,9 @@ def test_the_same_seed_gives_the_same_weights(space):
     second = fit_flow(embeddings=space, seed=5).layer.state_dict()
     other = fit_flow(embeddings=space, seed=6).layer.state_dict()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
-    assert not torch.equal(first["flow.levels.0.0.2.network.linear1.weight"], other["flow.levels.0.0.2.network.linear1.weight"])
+    assert not torch.equal(
+        first["flow.levels.0.0.2.network.linear1.weight"], other["flow.levels.0.0.2.network.linear1.weight"]
+    )
 
 
 def test_a_second_fit_forgets_the_first(space):
@@ -115,7 +117,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_rate(space, monkeypatch):
     before = layer.latents(space)
     hot = dataclasses.replace(RECIPES["paper"], learning_rate=1e6)
     monkeypatch.setitem(RECIPES, "paper", hot)
-    with pytest.warns(UserWarning, match="shape"), pytest.raises(ValueError, match=r"after step \d+ at learning rate 1000000"):
+    with (
+        pytest.warns(UserWarning, match="shape"),
+        pytest.raises(ValueError, match=r"after step \d+ at learning rate 1000000"),
+    ):
         fit_flow(layer, embeddings=space, recipe="paper")
     torch.testing.assert_close(layer.latents(space), before, atol=0, rtol=0)
 
@@ -146,8 +151,7 @@ def test_flat_parameters_train_like_separate_ones():
     decayed = [p for name, p in named if "bias" not in name]
     exempt = [p for name, p in named if "bias" in name]
     optimizers = [
-        FlowAdamW([{"params": [a]}, {"params": b, "weight_decay": 0.0}])
-        for a, b in ((flat.flat[0], [flat.flat[1]]),)
+        FlowAdamW([{"params": [a]}, {"params": b, "weight_decay": 0.0}]) for a, b in ((flat.flat[0], [flat.flat[1]]),)
     ]
     optimizers.append(FlowAdamW([{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]))
     for _ in range(5):

@@ -46,7 +46,12 @@ def arguments(folder, **kwargs):
 
 def train(model, loss, data, folder, callbacks=None, evaluator=None, resume=None, **kwargs):
     trainer = SentenceTransformerTrainer(
-        model, args=arguments(folder, **kwargs), train_dataset=data, loss=loss, callbacks=callbacks, evaluator=evaluator
+        model,
+        args=arguments(folder, **kwargs),
+        train_dataset=data,
+        loss=loss,
+        callbacks=callbacks,
+        evaluator=evaluator,
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -107,7 +112,7 @@ class TestValue:
 
 class TestConstruction:
     def test_an_uninitialised_flow_is_refused(self, model):
-        with pytest.raises(ValueError, match="not initialised. Give the loss init_sentences"):
+        with pytest.raises(ValueError, match=r"not initialised. Give the loss init_sentences"):
             FlowNLLLoss(model)
 
     def test_an_initialised_flow_is_not_initialised_again(self, model, sentences):
@@ -155,7 +160,9 @@ class TestModelFit:
         monkeypatch.chdir(tmp_path)  # fit writes ./checkpoints
         loss = FlowNLLLoss(model, sentences)
         evaluator = EmbeddingSimilarityEvaluator(sentences[:20], sentences[20:40], list(range(20)), name="dev")
-        loader = DataLoader([InputExample(texts=[s, t]) for s, t in zip(sentences[:64], sentences[64:128], strict=True)], batch_size=16)
+        loader = DataLoader(
+            [InputExample(texts=[s, t]) for s, t in zip(sentences[:64], sentences[64:128], strict=True)], batch_size=16
+        )
         scores = []
         model.fit([(loader, loss)], evaluator=evaluator, evaluation_steps=2, warmup_steps=0, output_path="out",
                   show_progress_bar=False, callback=lambda score, epoch, steps: scores.append(score))  # fmt: skip
@@ -230,8 +237,8 @@ class TestTrainer:
                 return {"dev_score": -float(self.calls)}
 
         evaluator = Declining(sentences[:4], sentences[4:8], [0, 1, 2, 3], name="dev")
-        train(model, loss, Dataset.from_dict({"text": sentences}), tmp_path, evaluator=evaluator, save_strategy="steps",
-              save_steps=4, eval_strategy="steps", eval_steps=4, load_best_model_at_end=True,
+        train(model, loss, Dataset.from_dict({"text": sentences}), tmp_path, evaluator=evaluator,
+              save_strategy="steps", save_steps=4, eval_strategy="steps", eval_steps=4, load_best_model_at_end=True,
               metric_for_best_model="dev_score")  # fmt: skip
         saved = load_file(tmp_path / "checkpoint-4" / "2_FlowLayer" / "model.safetensors")
         assert all(torch.equal(value, saved[name]) for name, value in weights(model).items())

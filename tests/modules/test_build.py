@@ -35,7 +35,15 @@ def pooled(folder, name):
     }[name].numpy()
 
 
-NAMES = ["mean", "cls", "max", "first-last", "first-last-embedding", "last-two", *(f"layer:{k}" for k in range(LAYERS + 1))]
+NAMES = [
+    "mean",
+    "cls",
+    "max",
+    "first-last",
+    "first-last-embedding",
+    "last-two",
+    *(f"layer:{k}" for k in range(LAYERS + 1)),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -57,7 +57,9 @@ def rename_module(folder, name):
 
 def test_load_imports_no_other_package(model, tmp_path, monkeypatch):
     save(model, tmp_path / "m")
-    (tmp_path / "evil_module.py").write_text("from pathlib import Path\nPath('pwned').touch()\nclass FlowLayer: pass\n")
+    (tmp_path / "evil_module.py").write_text(
+        "from pathlib import Path\nPath('pwned').touch()\nclass FlowLayer: pass\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     rename_module(tmp_path / "m", "evil_module.FlowLayer")
