@@ -234,6 +234,18 @@ def test_every_form_of_the_optimiser_is_noticed(model, kind):
     assert loss.steps == 3
 
 
+def test_a_step_that_the_scaler_leaves_out_is_none(model):
+    loss = PseudoTokenLoss(model)
+    model.train()
+    optimizer = torch.optim.AdamW(trained(loss), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e38)  # overflows in the first step
+    scaler.scale(loss([features_of(model)]) * 10).backward()
+    scaler.step(optimizer)
+    loss.follow()
+    assert loss.steps == 0
+    assert equal_weights(loss.momentum_encoder, model[0])
+
+
 def test_queue_keeps_the_last_batches_and_evaluation_leaves_it(model):
     loss = PseudoTokenLoss(model, queue_batches=2)
     model.train()
