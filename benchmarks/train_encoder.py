@@ -6,7 +6,7 @@
 is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
 folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
 printed beside it. With --suite the best weights are scored on the seven test sets, as they are and with a flow on top,
-fitted on the test sentences without their scores. A finished run is not repeated: its line is in OUTPUT/results.jsonl.
+fitted on the test sentences without their scores. What OUTPUT holds already is not trained or scored again.
 """
 
 from __future__ import annotations
@@ -72,28 +72,31 @@ def suite(model: SentenceTransformer, tasks: list[SentencePairs]) -> dict[str, f
 
 
 def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSEvaluator) -> dict[str, Any]:
-    """One training from the start; its scores at the best step."""
-    model = load_trainable(args.encoder, args.pooling)
+    """The scores of one training from the start, at its best step; a model that is there already is only scored."""
     folder = args.output / f"{recipe}-{seed}"
-    done = train_encoder(
-        model,
-        text,
-        recipe,
-        checkpoints=f"{folder}-checkpoints",
-        steps=args.steps,
-        batch_size=args.batch_size,
-        max_length=args.max_length,
-        learning_rate=args.learning_rate,
-        evaluator=evaluator,
-        eval_steps=args.eval_steps,
-        seed=seed,
-    )
-    save(model, folder)
-    best = next(entry for entry in done.history if entry["step"] == done.best_step and f"eval_{DECIDES}" in str(entry))
-    scores = {name: best[f"eval_{name}_spearman_cosine"] for name in (DECIDES, BESIDE)}
-    if args.suite:
-        scores |= suite(model, read_sts(args.sts))
-    return {"recipe": recipe, "seed": seed, "step": done.best_step, "seconds": done.seconds, **scores}
+    if not folder.is_dir():
+        model = load_trainable(args.encoder, args.pooling)
+        train_encoder(
+            model,
+            text,
+            recipe,
+            checkpoints=f"{folder}-checkpoints",
+            steps=args.steps,
+            batch_size=args.batch_size,
+            max_length=args.max_length,
+            learning_rate=args.learning_rate,
+            evaluator=evaluator,
+            eval_steps=args.eval_steps,
+            seed=seed,
+        )
+        save(model, folder)
+    return {"recipe": recipe, "seed": seed, **scores(args, load_trainable(folder, args.pooling), evaluator)}
+
+
+def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSEvaluator) -> dict[str, float]:
+    """Spearman correlations of a model on the validation tasks and, if asked for, the test sets."""
+    found = {name.removesuffix("_spearman_cosine"): value for name, value in evaluator(model).items()}
+    return {**found, **(suite(model, read_sts(args.sts)) if args.suite else {})}
 
 
 def main() -> None:
@@ -112,11 +115,7 @@ def main() -> None:
     evaluator = STSEvaluator(validation_tasks(args.sts))
     finished = {(result["recipe"], result["seed"]) for result in results}
     if ("start", 0) not in finished:
-        start = load_trainable(args.encoder, args.pooling)
-        scores = {name.removesuffix("_spearman_cosine"): value for name, value in evaluator(start).items()}
-        if args.suite:
-            scores |= suite(start, read_sts(args.sts))
-        note({"recipe": "start", "seed": 0, "step": 0, "seconds": 0.0, **scores})
+        note({"recipe": "start", "seed": 0, **scores(args, load_trainable(args.encoder, args.pooling), evaluator)})
     for seed, recipe in itertools.product(args.seed, args.recipe):
         if (recipe, seed) not in finished:
             note(run(args, recipe, seed, text, evaluator))

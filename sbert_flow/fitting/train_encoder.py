@@ -66,6 +66,23 @@ class _StopOnBadLoss(SentenceTransformerTrainer):
         return loss
 
 
+class _AtFullLength(BaseEvaluator):
+    """Lets the evaluator see sentences whole: only training cuts them shorter."""
+
+    def __init__(self, evaluator: BaseEvaluator, limit: int | None) -> None:
+        super().__init__()
+        self.evaluator = evaluator
+        self.limit = limit
+        self.primary_metric = evaluator.primary_metric
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> float | dict[str, float]:
+        training_limit, model.max_seq_length = model.max_seq_length, self.limit
+        try:
+            return self.evaluator(model, *args, **kwargs)
+        finally:
+            model.max_seq_length = training_limit
+
+
 def load_trainable(encoder: str | Path, pooling: str = "cls", **kwargs: Any) -> SentenceTransformer:
     """Return [Transformer, Pooling] of an encoder, its weights in float32, for training.
 
@@ -110,7 +127,8 @@ def train_encoder(
         batch_size: sentences in a step; the last partial batch of a pass is left out.
         max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
         learning_rate: None takes the recipe's.
-        evaluator: called every ``eval_steps`` steps; its ``primary_metric`` decides, greater is better.
+        evaluator: called every ``eval_steps`` steps, with sentences cut at the model's own limit only; its
+            ``primary_metric`` decides, greater is better.
         eval_steps: also the distance of checkpoints.
         resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
         seed: of fresh weights, order and dropout.
@@ -156,7 +174,7 @@ def train_encoder(
             args=_arguments(folder, used, evaluator, show_progress_bar),
             train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
             loss=loss,
-            evaluator=evaluator,
+            evaluator=None if evaluator is None else _AtFullLength(evaluator, own_limit),
             callbacks=[PseudoTokenCallback(loss)] if isinstance(loss, PseudoTokenLoss) else None,
         )
         trainer.remove_callback(PrinterCallback)  # without a bar it would print every entry of the log

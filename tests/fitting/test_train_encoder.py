@@ -45,6 +45,7 @@ def test_the_best_step_is_kept(tiny_encoder, sentences, tmp_path):
             self.seen = []
 
         def __call__(self, model, *args, **kwargs):
+            assert model.max_seq_length == 64  # the model's own limit; training cuts at 16
             self.seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
             return {self.primary_metric: -len(self.seen)}
 
