@@ -1,7 +1,7 @@
 """Train an encoder on unlabelled text with several recipes and seeds, and print them side by side.
 
     python benchmarks/train_encoder.py --recipe ptbert --recipe simcse --encoder bert-base-uncased \\
-        --text wiki1m_for_simcse.txt --sts STS --output runs
+        --text wiki1m_for_simcse.txt --sts STS --output runs --suite
 
 is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
 folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
