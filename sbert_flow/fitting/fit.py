@@ -103,7 +103,9 @@ def fit_flow(
     start = time.perf_counter()
     if embeddings is None:
         if not isinstance(model, SentenceTransformer):
-            raise ValueError("a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings.")
+            raise ValueError(
+                "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
+            )
         encoder, sentences = encoder_before_flow(model), check_sentences(sentences)
         if settings.front and nuisance is None:  # first, since text without words is found out here
             nuisance = estimate_nuisance(
