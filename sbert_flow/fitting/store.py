@@ -21,6 +21,7 @@ from sbert_flow.fitting.embedding_set import DTYPES, EmbeddingSet
 from sbert_flow.fitting.files import explained, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.sampling import sample_rows
 from sbert_flow.fitting.text_spool import TextSpool, install, spool_text
 from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences
 
@@ -103,6 +104,10 @@ class EmbeddingStore:
     def sentences(self, start: int = 0, stop: int | None = None) -> list[str]:
         """Sentences ``start`` to ``stop``, in order of first occurrence."""
         return self._text.read(start, stop)
+
+    def at(self, rows: Iterable[int]) -> list[str]:
+        """The sentences of the given numbers."""
+        return self._text.read_rows(rows)
 
     def sample(self, rows: int, seed: int = 0) -> np.ndarray:
         """Numbers of ``rows`` random distinct sentences, in increasing order; all of them if there are fewer."""
@@ -260,17 +265,6 @@ class _Heads(nn.Module):
                 own = module(own)
             pooled.append(own["sentence_embedding"])
         return {**features, "sentence_embedding": torch.cat(pooled, dim=-1)}
-
-
-def sample_rows(rows: int, size: int, generator: torch.Generator) -> Tensor:
-    """``size`` different numbers below ``rows`` in random order, or all of them."""
-    if rows <= 1 << 20:
-        return torch.randperm(rows, generator=generator)[:size]
-    # A permutation of 10^8 rows would take 800 MB to draw a few thousand from.
-    drawn = torch.empty(0, dtype=torch.long)
-    while len(drawn) < size:
-        drawn = torch.cat([drawn, torch.randint(rows, (size,), generator=generator)]).unique()
-    return drawn[torch.randperm(len(drawn), generator=generator)[:size]]
 
 
 def _encoder(modules: list[nn.Module], device: str | None) -> SentenceTransformer:

@@ -88,17 +88,19 @@ def test_a_failing_edit_loses_nothing(tiny_encoder: str, sentences: list[str]) -
     model = build_model(tiny_encoder, recipe="surface")
     fit_flow(model, sentences, recipe="surface", show_progress_bar=False)
     before = model.encode(sentences[:5])
-    with pytest.raises(ValueError, match="'mine' failed on .*no idea"):
+    with pytest.raises(ValueError, match=r"'mine' failed on .*no idea"):
         fit_flow(model, sentences, recipe="surface", edits={"mine": failing}, show_progress_bar=False)
     np.testing.assert_array_equal(model.encode(sentences[:5]), before)
 
 
 @pytest.mark.parametrize(
-    "text", [[f"只有{i}个字的句子。" for i in range(40)], [f"one two {i}" for i in range(40)]], ids=["no spaces", "short"]
+    "text",
+    [[f"只有{i}个字的句子。" for i in range(40)], [f"one two {i}" for i in range(40)]],
+    ids=["no spaces", "short"],
 )
 def test_text_without_words(tiny_encoder: str, text: list[str]) -> None:
     model = build_model(tiny_encoder, recipe="surface")
-    with pytest.raises(ValueError, match="at least four words separated by spaces, and only 0 of 40.*'noise'"):
+    with pytest.raises(ValueError, match=r"at least four words separated by spaces, and only 0 of 40.*'noise'"):
         fit_flow(model, text, recipe="surface", show_progress_bar=False)
 
 
