@@ -97,14 +97,14 @@ def nuisance_of_store(
 
 
 def viewed(
-    sentences: list[str], edits: Mapping[str, Edit] | None, seed: int
+    sentences: list[str], edits: Mapping[str, Edit] | None, seed: int, count: int = VIEWED_SENTENCES
 ) -> tuple[list[str], dict[str, list[str]]]:
     """The sentences that are edited, and for each edit their views.
 
     Raises:
         ValueError: too few sentences of four words, separated by spaces; an edit failed.
     """
-    chosen = editable(sentences, VIEWED_SENTENCES, seed)
+    chosen = editable(sentences, count, seed)
     if len(chosen) < MIN_VIEWED_SENTENCES:
         raise ValueError(
             f"the surface map edits sentences of at least four words separated by spaces, and only {len(chosen)} of "
@@ -127,6 +127,14 @@ def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
 
 
 def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Matrix (d, d) and mean (d,) of the surface map for embeddings (n, d), with W and its weight c."""
+    r"""Matrix (d, d) and mean (d,) of the surface map for embeddings (n, d), with W and its weight c.
+
+    The covariance of few rows is shrunk towards a multiple of the identity, by :math:`\rho = d / (d + n)`: the
+    fewer the rows, the more of its directions are chance.
+    """
     seen = moments(embeddings)
-    return surface_matrix(seen.covariance, nuisance, weight), seen.mean
+    rows, width = embeddings.shape
+    shrinkage = width / (width + rows)
+    mean_variance = seen.covariance.trace() / width
+    total = (1 - shrinkage) * seen.covariance + shrinkage * mean_variance * torch.eye(width, dtype=torch.float64)
+    return surface_matrix(total, nuisance, weight), seen.mean
