@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sbert_flow.fitting import advise, fit_flow, log_prob
+from sbert_flow.fitting import adapt, advise, fit_flow, log_prob
 from sbert_flow.losses import FlowNLLLoss
 from sbert_flow.modules import FlowLayer, build_model, load
 
-__all__ = ["FlowLayer", "FlowNLLLoss", "advise", "build_model", "fit_flow", "load", "log_prob"]
+__all__ = ["FlowLayer", "FlowNLLLoss", "adapt", "advise", "build_model", "fit_flow", "load", "log_prob"]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from sbert_flow.fitting.adapt import Shift, adapt, measure_shift
 from sbert_flow.fitting.advise import Advice, advise
 from sbert_flow.fitting.fit import FitResult, fit_flow
 from sbert_flow.fitting.log_prob import log_prob
 from sbert_flow.fitting.surface import estimate_nuisance, nuisance_moment
 
-__all__ = ["Advice", "FitResult", "advise", "estimate_nuisance", "fit_flow", "log_prob", "nuisance_moment"]
+__all__ = [
+    "Advice",
+    "FitResult",
+    "Shift",
+    "adapt",
+    "advise",
+    "estimate_nuisance",
+    "fit_flow",
+    "log_prob",
+    "measure_shift",
+    "nuisance_moment",
+]

@@ -49,9 +49,7 @@ class Advice:
         return f"{self.decision}: {self.reason}"
 
 
-def advise(
-    model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 0, batch_size: int = 32
-) -> Advice:
+def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 0, batch_size: int = 32) -> Advice:
     """Measure the model's raw embeddings of a sample of the sentences, and say whether to fit a map on them.
 
     It looks at how well the space tells an edited sentence from another (:func:`sbert_flow.measures.view_separation`)
@@ -98,9 +96,7 @@ def advise(
     return decide({**measures, **counts})
 
 
-def measure(
-    embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The measures behind the advice.
 
     Args:

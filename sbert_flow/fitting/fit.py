@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sbert_flow.fitting import distributed
 from sbert_flow.fitting.advise import SAMPLE, Advice, advise
+from sbert_flow.fitting.calibration import note_fit
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import terminate_as_interrupt
@@ -174,6 +175,7 @@ def fit_flow(
         history = train_flow(
             layer, embeddings, settings, front=front, epochs=epochs, seed=seed, progress=progress, checkpoint=checkpoint
         )
+        note_fit(layer, embeddings)
         trained = time.perf_counter()
         if checkpoint:
             checkpoint.remove()

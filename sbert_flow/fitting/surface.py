@@ -13,7 +13,7 @@ from torch import Tensor
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
-from sbert_flow.flows import surface_matrix
+from sbert_flow.flows import surface_matrix, surface_moment
 from sbert_flow.modules import FlowLayer
 from sbert_flow.views import Edit, editable, make_views, surface_edits
 
@@ -126,8 +126,8 @@ def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
     return moment
 
 
-def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    r"""Matrix (d, d) and mean (d,) of the surface map for embeddings (n, d), with W and its weight c.
+def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Arguments of :meth:`FlowLayer.set_front` for the surface map of embeddings (n, d), with W and its weight c.
 
     The covariance of few rows is shrunk towards a multiple of the identity, by :math:`\rho = d / (d + n)`: the
     fewer the rows, the more of its directions are chance.
@@ -137,4 +137,6 @@ def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: f
     shrinkage = width / (width + rows)
     mean_variance = seen.covariance.trace() / width
     total = (1 - shrinkage) * seen.covariance + shrinkage * mean_variance * torch.eye(width, dtype=torch.float64)
-    return surface_matrix(total, nuisance, weight), seen.mean
+    matrix = surface_matrix(total, nuisance, weight)
+    square_scale = (matrix @ surface_moment(total, nuisance, weight) @ matrix).trace() / width
+    return matrix, seen.mean, matrix @ total @ matrix / square_scale

@@ -75,7 +75,7 @@ def train_flow(
     embeddings: Tensor | EmbeddingSet,
     recipe: Recipe,
     *,
-    front: tuple[Tensor, Tensor] | None = None,
+    front: tuple[Tensor, ...] | None = None,
     epochs: int = 1,
     seed: int = 0,
     progress: Progress | None = None,
@@ -90,7 +90,7 @@ def train_flow(
         embeddings: shape (n, d), as they come before the layer, checked; or a set on disk.
         recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
             error of their covariance, and the less of it the flow should undo.
-        front: matrix and mean of the frozen affine map before the flow, for a layer that has one.
+        front: arguments of :meth:`FlowLayer.set_front`, for a layer with a frozen affine map before the flow.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
         progress: how steps and loss are shown; None is quiet.
@@ -107,7 +107,7 @@ def train_flow(
         KeyboardInterrupt: a signal came; the checkpoint is written.
     """
     before = {name: value.clone() for name, value in layer.state_dict().items()}
-    training = layer.training
+    training, adaptation = layer.training, layer.adaptation
     layer.train()
     try:
         if layer.steps_per_level == 0:
@@ -118,6 +118,7 @@ def train_flow(
         loop.start() if state is None else loop.resume(state)
         return loop.run(progress or Progress("quiet"), checkpoint)
     except BaseException:  # an interrupt too
+        layer.adaptation = adaptation
         layer.load_state_dict(before)
         raise
     finally:
@@ -125,7 +126,7 @@ def train_flow(
 
 
 def _set_front(
-    layer: FlowLayer, front: tuple[Tensor, Tensor] | None, generator: torch.Generator | None
+    layer: FlowLayer, front: tuple[Tensor, ...] | None, generator: torch.Generator | None
 ) -> None:
     """Draw the weights anew and set the frozen map before them."""
     layer.reset_parameters(generator)
@@ -141,7 +142,7 @@ class _Loop:
         layer: FlowLayer,
         embeddings: Tensor | EmbeddingSet,
         recipe: Recipe,
-        front: tuple[Tensor, Tensor] | None,
+        front: tuple[Tensor, ...] | None,
         epochs: int,
         seed: int,
     ) -> None:

@@ -15,7 +15,13 @@ from sbert_flow.modules.pipeline import encoder_before_flow
 
 @pytest.mark.parametrize(
     ("separation", "decision", "recipe"),
-    [(1.7, "flow", "surface"), (5.9, "flow", "surface"), (7.2, "mix", "mix"), (8.6, "leave", None), (20, "leave", None)],
+    [
+        (1.7, "flow", "surface"),
+        (5.9, "flow", "surface"),
+        (7.2, "mix", "mix"),
+        (8.6, "leave", None),
+        (20, "leave", None),
+    ],
 )
 def test_rule(separation: float, decision: str, recipe: str | None) -> None:
     advice = decide({"view_separation": separation})
