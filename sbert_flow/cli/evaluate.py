@@ -11,7 +11,9 @@ import typer
 def evaluate(
     model: Annotated[str, typer.Argument(help="SentenceTransformer: folder or hub id, with or without a flow.")],
     sts: Annotated[Path, typer.Option(help="Folder of the tasks: <TASK>/<split>.jsonl.")],
-    task: Annotated[list[str] | None, typer.Option(help="Task; may be repeated. Default: all of the seven there.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task; may be repeated. Default: all of the seven there.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Split of each task.")] = "test",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores here.")] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
@@ -31,7 +33,10 @@ def evaluate(
         raise FileNotFoundError(f"no folder {json_file.parent} to write {json_file.name} into.")
     tasks = read_sts(sts, task, split)
     loaded = load(model)
-    scores = {"model": model, **evaluate_sts(loaded, tasks, batch_size=batch_size, show_progress_bar=sys.stderr.isatty())}
+    scores = {
+        "model": model,
+        **evaluate_sts(loaded, tasks, batch_size=batch_size, show_progress_bar=sys.stderr.isatty()),
+    }
     table = Table(title=f"{model}: Spearman x 100, all pairs of a task ({split})", title_justify="left")
     for heading in ("task", "pairs", "Spearman"):
         table.add_column(heading, justify="left" if heading == "task" else "right")

@@ -66,7 +66,9 @@ def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
         if "subset" in row:
             pairs.subsets.append(str(row["subset"]))
     if len(set(pairs.scores)) < 2:
-        raise ValueError(f"{path}: a rank correlation needs at least two different scores, but it has {len(set(pairs.scores))}.")
+        raise ValueError(
+            f"{path}: a rank correlation needs at least two different scores, but it has {len(set(pairs.scores))}."
+        )
     return pairs
 
 

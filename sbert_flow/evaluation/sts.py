@@ -77,7 +77,5 @@ def evaluate_sts(
         ValueError: a correlation is undefined because the model gives all pairs of a task the same similarity.
     """
     embeddings = encode_once(model, tasks, batch_size, show_progress_bar)
-    scores = {
-        pairs.name: {"pairs": len(pairs), "spearman": score_pairs(pairs, embeddings, model)} for pairs in tasks
-    }
+    scores = {pairs.name: {"pairs": len(pairs), "spearman": score_pairs(pairs, embeddings, model)} for pairs in tasks}
     return {"tasks": scores, "average": float(np.mean([score["spearman"] for score in scores.values()]))}

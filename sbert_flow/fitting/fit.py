@@ -144,7 +144,9 @@ def fit_flow(
         checkpoint = None
         if embeddings is not None:
             if not isinstance(embeddings, EmbeddingSet):
-                embeddings = check_embeddings(embeddings, min_rows=MIN_ROWS)
+                embeddings = check_embeddings(
+                    embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS
+                )
             if layer is None:
                 layer = FlowLayer(embeddings.shape[1], **settings.shape)
         else:

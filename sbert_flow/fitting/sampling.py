@@ -115,9 +115,7 @@ class ShuffledRows:
             end += len(part)
         self.numbers = torch.cat(numbers)
         left = len(self.order)
-        self.order = torch.cat(
-            [torch.arange(left), left + torch.randperm(end - left, generator=self.generator)]
-        )
+        self.order = torch.cat([torch.arange(left), left + torch.randperm(end - left, generator=self.generator)])
 
 
 def _float(embeddings: Tensor | EmbeddingSet, rows: slice) -> Tensor:

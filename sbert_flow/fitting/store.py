@@ -244,7 +244,8 @@ class EmbeddingStore:
                 inputs = texts if edit is None else [_edited(edit, text) for text in texts]
                 encoded = _encode(encoder, inputs, batch_size, bf16)
                 for embeddings, part in zip(sets, np.split(encoded, splits, axis=1), strict=True):
-                    stored = part.astype(embeddings.info["dtype"])
+                    with np.errstate(over="ignore"):  # what is too large is named just below
+                        stored = part.astype(embeddings.info["dtype"])
                     _check_finite(stored, part, numbers, texts)
                     embeddings.write(number, stored)
                 stage.advance(len(window))

@@ -17,6 +17,7 @@ from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import stop_at_signal
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import ShuffledRows, read_rows, sample_rows
+from sbert_flow.flows.gradient import gradient_function
 from sbert_flow.losses import FlowAdamW, FlowNLLLoss
 from sbert_flow.losses.averaging import average_weight
 from sbert_flow.modules import FlowLayer
@@ -122,6 +123,7 @@ def train_flow(
         layer.load_state_dict(before)
         raise
     finally:
+        layer.train()  # drops a folded form of the flow, of which nothing must be left
         layer.train(training)
 
 
@@ -193,6 +195,7 @@ class _Loop:
             lr=self.recipe.learning_rate,
             weight_decay=self.recipe.weight_decay,
         )
+        self.gradient = gradient_function(self.layer.flow)
         self.averages = [values.clone() for values in self.flat.flat]
         self.rows = ShuffledRows(self.embeddings, self.batch_size, self.generator, self.device)
 
@@ -240,11 +243,8 @@ class _Loop:
             noise = torch.randn(self.batch_size, x.shape[1], generator=self.generator)  # the same on every rank
             x = x + recipe.noise * self.layer.noise_unit * noise[rank::size].to(self.device, non_blocking=True)
         flat.zero_grad()
-        z, log_det = self.layer.flow(x)
-        loss = FlowNLLLoss.compute_loss_from_embeddings([z], [log_det])
-        if size > 1:
-            loss = loss * (len(x) / self.batch_size)
-        loss.backward()
+        share = len(x) / self.batch_size
+        loss = self.gradient(x, lambda z, log_det: share * FlowNLLLoss.compute_loss_from_embeddings([z], [log_det]))
         if size > 1:
             for values in flat.flat:
                 distributed.sum_over_ranks(values.grad)  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ class _Loop:
         if recipe.average_decay:
             for average, values in zip(self.averages, flat.flat, strict=True):
                 average.lerp_(values, 1 - average_weight(recipe.average_decay, step))
-        return loss.detach()
+        return loss
 
     def _report(self, step: int, losses: Tensor) -> None:
         """Note the mean loss: the only place that waits for the device."""

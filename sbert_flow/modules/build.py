@@ -12,7 +12,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, WeightedLayerPooling
 from torch import nn
 
-from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.flow_layer import FlowLayer, output_width
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import AUTO, get_recipe
 
@@ -23,14 +23,14 @@ def build_model(
     """Return the SentenceTransformer [encoder, pooling, FlowLayer], its flow still to be fitted by ``fit_flow``.
 
     Args:
-        encoder: a hub id or folder, a SentenceTransformer, or a ``Transformer`` module; modules are shared, not copied.
-            An encoder without token states of a transformer (``StaticEmbedding``, ``WordEmbeddings`` with its pooling)
-            keeps its own modules.
+        encoder: a hub id or folder, a SentenceTransformer, or a ``Transformer`` module; modules are shared, not
+            copied. An encoder without token states of a transformer (``StaticEmbedding``, ``WordEmbeddings`` with
+            its pooling) keeps its own modules.
         pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
             It replaces the encoder's own.
         recipe: the recipe whose shape the layer gets; "auto" leaves it to ``fit_flow``, which replaces the layer.
         **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
-            float16 or bfloat16 are loaded in float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
+            float16 or bfloat16 become float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
 
     Raises:
         ValueError: unknown recipe or pooling, a layer that the encoder does not have, an encoder that this pooling
@@ -68,13 +68,17 @@ def build_model(
             f"{pooling!r} gives, and a Normalize before it would spoil its density.",
             stacklevel=2,
         )
-    width = next(m.get_embedding_dimension() for m in reversed(modules) if hasattr(m, "get_embedding_dimension"))
+    width = output_width(modules)
+    if width is None:
+        raise ValueError(f"{type(modules[-1]).__name__} does not say how wide its embeddings are.")
     return SentenceTransformer(modules=[*modules, FlowLayer(width, **shape)], **model_options)
 
 
 def _load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise FileNotFoundError(f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub.")
+        raise FileNotFoundError(
+            f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub."
+        )
     encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
     if encoder.device.type == "cpu" and "dtype" not in kwargs.get("model_kwargs", {}):
         if encoder.dtype in (torch.float16, torch.bfloat16):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -197,9 +197,7 @@ class FlowLayer(Module):
         self.initialized.fill_(self.steps_per_level == 0)
 
     @torch.no_grad()
-    def initialize(
-        self, embeddings: Any, noise: float = 0.0, generator: torch.Generator | None = None
-    ) -> None:
+    def initialize(self, embeddings: Any, noise: float = 0.0, generator: torch.Generator | None = None) -> None:
         """Set the data-dependent parameters: every ActNorm gets zero mean and unit variance on this sample.
 
         Dead dimensions (standard deviation below 1e-3 of the median one) keep the scale 1 for good. Nothing else ever
@@ -375,6 +373,7 @@ class FlowLayer(Module):
         cache_folder: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Load the layer from a folder or from the hub.
@@ -420,9 +419,9 @@ class FlowLayer(Module):
                 "the flow fits badly. Leave it out, or put it after the layer.",
                 stacklevel=2,
             )
-        widths = [m.get_embedding_dimension() for m in before if hasattr(m, "get_embedding_dimension")]
-        if widths and widths[-1] is not None and widths[-1] != self.embedding_dimension:
-            raise ValueError(self._wrong_width(widths[-1]))
+        width = output_width(before)
+        if width is not None and width != self.embedding_dimension:
+            raise ValueError(self._wrong_width(width))
         describe_in_card(model)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -457,6 +456,12 @@ class FlowLayer(Module):
             return tensor.to(device=moved.device) if moved.dtype != tensor.dtype else moved
 
         return super()._apply(keep_dtype, recurse)
+
+
+def output_width(modules: Sequence[nn.Module]) -> int | None:
+    """Width of the embeddings that the modules give together; None where none of them says."""
+    widths = [getattr(module, "get_embedding_dimension", None) for module in modules]
+    return next((width() for width in reversed(widths) if width is not None), None)
 
 
 def _require_package(config_path: Path) -> None:

@@ -28,7 +28,9 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         model_id = self.model_id or "sentence_transformers_model_id"
         return snippet.replace(
             "```python\n", "```python\n# Needs the package of the flow: pip install -U sbert-flow\n", 1
-        ).replace(f'SentenceTransformer("{model_id}")', f'SentenceTransformer("{model_id}", trust_remote_code=True)', 1)
+        ).replace(
+            f'SentenceTransformer("{model_id}")', f'SentenceTransformer("{model_id}", trust_remote_code=True)', 1
+        )
 
 
 def describe_in_card(model: Any) -> None:
