@@ -11,7 +11,7 @@ import typer
 def adapt(
     model: Annotated[str, typer.Argument(help="Model with a fitted flow: folder or hub id.")],
     output: Annotated[Path, typer.Option(help="Folder for the adapted model.")],
-    text: Annotated[list[str] | None, typer.Option(help="File of sentences of the new domain; may be repeated.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="File of the new domain's sentences; may be repeated.")] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Undo the adaptation instead.")] = False,
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
@@ -41,8 +41,9 @@ def adapt(
         shift = fitting.adapt(loaded, list(read_sentences(text or [], column, subset)), batch_size=batch_size)
         low, high = shift.interval
         console.print(
-            f"The new text is {shift.bits_per_dimension:+.3f} bits per dimension less likely than the fitted text "
-            f"({low:+.3f} to {high:+.3f}, {shift.sentences:,} sentences): a {'large' if shift.large else 'small'} shift.",
+            f"The new text takes {shift.bits_per_dimension:+.3f} bits per dimension against the fitted text "
+            f"({low:+.3f} to {high:+.3f}, {shift.sentences:,} sentences): a {'large' if shift.large else 'small'} "
+            "shift.",
             highlight=False,
             soft_wrap=True,
         )

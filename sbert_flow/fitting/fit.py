@@ -89,8 +89,8 @@ def fit_flow(
             of the recipe's shape.
         sentences: the text, any iterable; duplicates count once. At least 16, better a few hundred or more, of the
             domain of use.
-        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a tensor
-            or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
+        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a
+            tensor or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
         nuisance: for the surface recipes with ``embeddings``: W, shape (d, d), from
             :func:`sbert_flow.fitting.nuisance_moment`. With sentences it is estimated from them.
         edits: for the surface recipes, edits of your own ``(sentence, rng) -> sentence`` by name instead of those of
@@ -175,7 +175,14 @@ def fit_flow(
         if settings.front:
             front = surface_front(embeddings, check_nuisance(nuisance, layer), settings.nuisance_weight)
         history = train_flow(
-            layer, embeddings, settings, front=front, epochs=epochs, seed=seed, progress=progress, checkpoint=checkpoint
+            layer,
+            embeddings,
+            settings,
+            front=front,
+            epochs=epochs,
+            seed=seed,
+            progress=progress,
+            checkpoint=checkpoint,
         )
         note_fit(layer, embeddings)
         trained = time.perf_counter()

@@ -16,8 +16,10 @@ from sbert_flow.views import editable, make_views, surface_edits
 
 
 def surface_map(x: np.ndarray, nuisance: np.ndarray, c: float) -> np.ndarray:
-    """The formula of the notes, in numpy, up to scale."""
+    """The formula of docs/surface-map.md, in numpy, up to scale."""
     total = np.cov(x.T, bias=True)
+    share = len(total) / (len(total) + len(x))
+    total = (1 - share) * total + share * np.trace(total) / len(total) * np.eye(len(total))
     matrix = total + c * nuisance + 0.1 * np.trace(total) / len(total) * np.eye(len(total))
     return (x - x.mean(axis=0)) @ np.real(fractional_matrix_power(matrix, -0.5))
 
@@ -36,7 +38,7 @@ def test_recipe_surface_is_the_formula(tiny_encoder: str, sentences: list[str]) 
     got = model.encode(sentences)
     scale = np.linalg.norm(got) / np.linalg.norm(expected)
     np.testing.assert_allclose(got, scale * expected, atol=2e-4)
-    assert np.square(got).mean() == pytest.approx(1, abs=1e-3)
+    assert np.square(got).mean() == pytest.approx(1, abs=0.1)  # not exactly: the covariance is shrunk
 
 
 def test_nuisance_moment_is_not_centred() -> None:

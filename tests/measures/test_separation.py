@@ -35,7 +35,7 @@ def test_a_common_direction_does_not_change_the_order_but_the_separation() -> No
     [
         (np.eye(2), {"a": np.eye(2)}, "three embeddings"),
         (np.eye(4), {}, "one edit"),
-        (np.eye(4), {"a": np.eye(3)}, "'a' must have shape"),
+        (np.arange(12.0).reshape(4, 3), {"a": np.eye(3)}, "'a' must have shape"),
         (np.ones((5, 3)), {"a": np.ones((5, 3))}, "all alike"),
     ],
 )
