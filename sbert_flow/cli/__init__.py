@@ -9,9 +9,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sbert_flow.cli.adapt import adapt
+from sbert_flow.cli.advise import advise
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
 from sbert_flow.cli.fit import fit
+from sbert_flow.cli.score import score
 from sbert_flow.cli.train import train
 
 app = typer.Typer(
@@ -20,8 +23,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(advise)
 app.command()(fit)
 app.command()(train)
+app.command()(adapt)
+app.command()(score)
 app.command()(evaluate)
 app.command()(demo)
 

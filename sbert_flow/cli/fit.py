@@ -24,7 +24,9 @@ def fit(
     pooling: Annotated[
         str, typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K.")
     ] = "mean",
-    recipe: Annotated[str, typer.Option(help="noise or paper.")] = "noise",
+    recipe: Annotated[
+        str, typer.Option(help="noise, paper, surface, surface-flow, mix, or auto (as advised).")
+    ] = "noise",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the embeddings.")] = 1,
@@ -75,16 +77,18 @@ def fit(
         if not first:
             return
         save(model, output)
-    bits = result.history[-1]["bits_per_dimension"]
+    bits = [round(entry["bits_per_dimension"], 4) for entry in result.history[-1:]]  # none where nothing is trained
     if json_lines:
         progress.say(
-            "fitted", sentences=result.rows, encode_seconds=round(result.encode_seconds, 1),
-            train_seconds=round(result.train_seconds, 1), bits_per_dimension=round(bits, 4), output=str(output),
+            "fitted", recipe=result.recipe, sentences=result.rows, encode_seconds=round(result.encode_seconds, 1),
+            train_seconds=round(result.train_seconds, 1), bits_per_dimension=bits[0] if bits else None,
+            output=str(output),
         )  # fmt: skip
     elif not quiet:
         Console().print(
-            f"Fitted on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, flow "
-            f"{result.train_seconds:.1f} s, {bits:.3f} bits per dimension.\n"
+            (f"Advice: {result.advice}\n" if result.advice else "")
+            + f"Fitted {result.recipe} on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, map "
+            f"{result.train_seconds:.1f} s{''.join(f', {value:.3f} bits per dimension' for value in bits)}.\n"
             f"Saved in {output}. Use it:\n\n    import sbert_flow\n    model = sbert_flow.load({str(output)!r})\n"
             "    embeddings = model.encode(sentences)\n",
             highlight=False, markup=False, soft_wrap=True,

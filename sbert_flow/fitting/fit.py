@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,16 +19,20 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from sbert_flow.fitting import distributed
+from sbert_flow.fitting.advise import SAMPLE, Advice, advise
+from sbert_flow.fitting.calibration import note_fit
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import terminate_as_interrupt
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.fitting.surface import check_nuisance, nuisance_of_store, surface_front
 from sbert_flow.fitting.train import train_flow
 from sbert_flow.modules import FlowLayer
-from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
-from sbert_flow.modules.recipes import Recipe, get_recipe
+from sbert_flow.modules.pipeline import encoder_before_flow, replace_flow, split_at_flow
+from sbert_flow.modules.recipes import AUTO, Recipe, get_recipe
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
+from sbert_flow.views import Edit
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +43,13 @@ class FitResult:
 
     Attributes:
         layer: the fitted layer, also in the model.
-        history: ``{"step", "bits_per_dimension"}`` every 20 steps, with the recipe's noise on the embeddings.
+        history: ``{"step", "bits_per_dimension"}`` every 20 steps, with the recipe's noise on the embeddings; empty
+            where nothing is trained.
         rows: embeddings that the flow was fitted on.
         encode_seconds: time spent encoding.
         train_seconds: time spent training.
+        recipe: the recipe that was fitted.
+        advice: what "auto" followed, or None.
     """
 
     layer: FlowLayer
@@ -50,6 +57,8 @@ class FitResult:
     rows: int
     encode_seconds: float
     train_seconds: float
+    recipe: str
+    advice: Advice | None = None
 
 
 def fit_flow(
@@ -57,6 +66,8 @@ def fit_flow(
     sentences: Iterable[str] | None = None,
     *,
     embeddings: Any = None,
+    nuisance: Any = None,
+    edits: Mapping[str, Edit] | None = None,
     recipe: str = "noise",
     epochs: int = 1,
     batch_size: int = 32,
@@ -80,7 +91,13 @@ def fit_flow(
             domain of use.
         embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a
             tensor or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
-        recipe: "noise" (default) or "paper", see :data:`sbert_flow.modules.recipes.RECIPES`.
+        nuisance: for the surface recipes with ``embeddings``: W, shape (d, d), from
+            :func:`sbert_flow.fitting.nuisance_moment`. With sentences it is estimated from them.
+        edits: for the surface recipes, edits of your own ``(sentence, rng) -> sentence`` by name instead of those of
+            :func:`sbert_flow.views.surface_edits`.
+        recipe: "noise" (default), "paper", "surface", "surface-flow" or "mix", see
+            :data:`sbert_flow.modules.recipes.RECIPES`; or "auto": what :func:`sbert_flow.advise` names, in a new layer
+            that takes the place of the model's.
         epochs: passes over the embeddings; at least 200 steps are made in any case.
         batch_size: of the encoder.
         seed: of initial weights, order and noise.
@@ -97,21 +114,32 @@ def fit_flow(
     Raises:
         ValueError: no FlowLayer, neither or both of sentences and embeddings, too few sentences, items that are not
             strings, embeddings that are not finite, all equal or of another width, unknown recipe, epochs below 1, a
-            store of a newer version.
+            store of a newer version; a surface recipe for a layer without a front, for text without sentences of four
+            words, or with an edit that fails; "auto" where the advice is to leave the encoder alone.
         OSError: the store cannot be written, or its disk is full.
         KeyboardInterrupt: also for SIGTERM. What is in the store is kept.
     """
-    settings = get_recipe(recipe)
+    settings = get_recipe("surface" if recipe == AUTO else recipe)
     if (sentences is None) == (embeddings is None):
         raise ValueError("give either sentences or embeddings, not both or neither.")
     if not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
     layer = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
+    if recipe == AUTO and (embeddings is not None or not isinstance(model, SentenceTransformer)):
+        raise ValueError("recipe 'auto' needs a SentenceTransformer and sentences, to measure how views of them lie.")
+    if recipe != AUTO and settings.front and layer is not None and not layer.front:
+        raise ValueError(
+            f"recipe {recipe!r} needs a FlowLayer with a front. Make the model with "
+            f"build_model(encoder, pooling, recipe={recipe!r})."
+        )
+    if settings.front and embeddings is not None and nuisance is None:
+        raise ValueError(f"recipe {recipe!r} edits sentences: give sentences, or embeddings with their nuisance.")
     if progress is None:
         progress = Progress({None: None, True: "bar", False: "quiet"}[show_progress_bar])
     if distributed.rank() > 0:
         progress = Progress("quiet")
     start = time.perf_counter()
+    advice: Advice | None = None
     with ExitStack() as stack:
         checkpoint = None
         if embeddings is not None:
@@ -129,20 +157,42 @@ def fit_flow(
             stack.enter_context(_resumable(store))
             folder = store or distributed.from_first(stack.enter_context(TemporaryDirectory(prefix="sbert-flow-")))
             opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
-            embeddings = opened.embed(encoder_before_flow(model), dtype=dtype, batch_size=batch_size, bf16=bf16)
+            encoder = encoder_before_flow(model)
+            if recipe == AUTO:
+                advice = advise(model, opened.at(opened.sample(SAMPLE, seed)), seed=seed, batch_size=batch_size)
+                if advice.recipe is None:
+                    raise ValueError(f"{advice}\nName a recipe, such as 'surface', to fit one all the same.")
+                recipe, settings = advice.recipe, get_recipe(advice.recipe)
+                layer = FlowLayer(layer.embedding_dimension, **settings.shape).to(model.device)
+            if settings.front and nuisance is None:  # first, since text without words is found out here
+                nuisance = nuisance_of_store(opened, encoder, edits, seed, dtype, batch_size, bf16)
+            embeddings = opened.embed(encoder, dtype=dtype, batch_size=batch_size, bf16=bf16)
             if store:
                 checkpoint = _checkpoint(opened, embeddings, layer, settings, epochs, seed)
         _check_layer(layer, embeddings, settings, recipe)
         encoded = time.perf_counter()
+        front = None
+        if settings.front:
+            front = surface_front(embeddings, check_nuisance(nuisance, layer), settings.nuisance_weight)
         history = train_flow(
-            layer, embeddings, settings, epochs=epochs, seed=seed, progress=progress, checkpoint=checkpoint
+            layer,
+            embeddings,
+            settings,
+            front=front,
+            epochs=epochs,
+            seed=seed,
+            progress=progress,
+            checkpoint=checkpoint,
         )
+        note_fit(layer, embeddings)
         trained = time.perf_counter()
         if checkpoint:
             checkpoint.remove()
+        if advice is not None:
+            replace_flow(model, layer)  # type: ignore[arg-type]
         rows = len(embeddings)
     logger.info("Fitted the flow on %d embeddings in %.1f s", rows, trained - encoded)
-    return FitResult(layer, history, rows, encoded - start, trained - encoded)
+    return FitResult(layer, history, rows, encoded - start, trained - encoded, recipe, advice)
 
 
 @contextmanager

@@ -105,6 +105,10 @@ class EmbeddingStore:
         """Sentences ``start`` to ``stop``, in order of first occurrence."""
         return self._text.read(start, stop)
 
+    def at(self, rows: Iterable[int]) -> list[str]:
+        """The sentences of the given numbers."""
+        return self._text.read_rows(rows)
+
     def sample(self, rows: int, seed: int = 0) -> np.ndarray:
         """Numbers of ``rows`` random distinct sentences, in increasing order; all of them if there are fewer."""
         return sample_rows(len(self), rows, torch.Generator().manual_seed(seed)).sort().values.numpy()

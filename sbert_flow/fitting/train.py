@@ -76,6 +76,7 @@ def train_flow(
     embeddings: Tensor | EmbeddingSet,
     recipe: Recipe,
     *,
+    front: tuple[Tensor, ...] | None = None,
     epochs: int = 1,
     seed: int = 0,
     progress: Progress | None = None,
@@ -90,6 +91,7 @@ def train_flow(
         embeddings: shape (n, d), as they come before the layer, checked; or a set on disk.
         recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
             error of their covariance, and the less of it the flow should undo.
+        front: arguments of :meth:`FlowLayer.set_front`, for a layer with a frozen affine map before the flow.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
         progress: how steps and loss are shown; None is quiet.
@@ -98,7 +100,7 @@ def train_flow(
 
     Returns:
         The history: ``{"step": ..., "bits_per_dimension": ...}`` every 20 steps, each the mean since the last entry,
-        with the recipe's noise on the embeddings.
+        with the recipe's noise on the embeddings. Empty for a map without trained steps.
 
     Raises:
         ValueError: the loss is no longer finite; more processes than rows in a batch.
@@ -106,14 +108,18 @@ def train_flow(
         KeyboardInterrupt: a signal came; the checkpoint is written.
     """
     before = {name: value.clone() for name, value in layer.state_dict().items()}
-    training = layer.training
+    training, adaptation = layer.training, layer.adaptation
     layer.train()
-    loop = _Loop(layer, embeddings, recipe, epochs, seed)
     try:
+        if layer.steps_per_level == 0:
+            _set_front(layer, front, None)
+            return []
+        loop = _Loop(layer, embeddings, recipe, front, epochs, seed)
         state = checkpoint.read() if checkpoint else None
         loop.start() if state is None else loop.resume(state)
         return loop.run(progress or Progress("quiet"), checkpoint)
     except BaseException:  # an interrupt too
+        layer.adaptation = adaptation
         layer.load_state_dict(before)
         raise
     finally:
@@ -121,14 +127,27 @@ def train_flow(
         layer.train(training)
 
 
+def _set_front(layer: FlowLayer, front: tuple[Tensor, ...] | None, generator: torch.Generator | None) -> None:
+    """Draw the weights anew and set the frozen map before them."""
+    layer.reset_parameters(generator)
+    if front is not None:
+        layer.set_front(*front)
+
+
 class _Loop:
     """The training loop with everything that a checkpoint holds."""
 
     def __init__(
-        self, layer: FlowLayer, embeddings: Tensor | EmbeddingSet, recipe: Recipe, epochs: int, seed: int
+        self,
+        layer: FlowLayer,
+        embeddings: Tensor | EmbeddingSet,
+        recipe: Recipe,
+        front: tuple[Tensor, ...] | None,
+        epochs: int,
+        seed: int,
     ) -> None:
         rows, width = embeddings.shape
-        self.layer, self.embeddings = layer, embeddings
+        self.layer, self.embeddings, self.front = layer, embeddings, front
         self.recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + width / rows))
         self.steps = number_of_steps(rows, recipe.batch_size, epochs)
         self.batch_size = min(recipe.batch_size, rows)
@@ -142,7 +161,7 @@ class _Loop:
 
     def start(self) -> None:
         """Draw the weights and set what depends on data, from rows that all ranks have written."""
-        self.layer.reset_parameters(self.generator)
+        _set_front(self.layer, self.front, self.generator)
         sample = read_rows(self.embeddings, sample_rows(len(self.embeddings), INIT_ROWS, self.generator))
         self.layer.initialize(sample, noise=self.recipe.noise, generator=self.generator)
         self._prepare()
@@ -216,6 +235,8 @@ class _Loop:
         recipe, flat = self.recipe, self.flat
         rank, size = distributed.rank(), distributed.world_size()
         x = self.rows.take()[rank::size].to(self.device, non_blocking=True)
+        if self.layer.affine is not None:
+            x = self.layer.affine(x)[0]
         if recipe.noise:
             noise = torch.randn(self.batch_size, x.shape[1], generator=self.generator)  # the same on every rank
             x = x + recipe.noise * self.layer.noise_unit * noise[rank::size].to(self.device, non_blocking=True)

@@ -14,7 +14,7 @@ from torch import nn
 
 from sbert_flow.modules.flow_layer import FlowLayer, output_width
 from sbert_flow.modules.pooling import pooling_modules
-from sbert_flow.modules.recipes import get_recipe
+from sbert_flow.modules.recipes import AUTO, get_recipe
 
 
 def build_model(
@@ -28,7 +28,7 @@ def build_model(
             its pooling) keeps its own modules.
         pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
             It replaces the encoder's own.
-        recipe: the recipe whose shape the layer gets.
+        recipe: the recipe whose shape the layer gets; "auto" leaves it to ``fit_flow``, which replaces the layer.
         **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
             float16 or bfloat16 become float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
 
@@ -38,7 +38,7 @@ def build_model(
         OSError: the encoder cannot be loaded.
         TypeError: options of ``SentenceTransformer`` together with an encoder that is loaded already.
     """
-    shape = get_recipe(recipe).shape
+    shape = get_recipe("surface" if recipe == AUTO else recipe).shape
     model_options: dict[str, Any] = {}
     if isinstance(encoder, (str, Path)):
         encoder = _load_encoder(str(encoder), **kwargs)

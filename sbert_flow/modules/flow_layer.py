@@ -17,10 +17,13 @@ from safetensors import SafetensorError
 from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 
-from sbert_flow.flows import Glow, live_dimensions
+from sbert_flow.flows import FrozenAffine, Glow, inverse_square_root, live_dimensions
 from sbert_flow.flows.glow import standard_normal_log_prob
 from sbert_flow.modules.model_card import describe_in_card
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
+
+QUANTILES = 1001
+"""Log densities of the fitted text that are kept, from the least to the most likely."""
 
 
 class FlowLayer(Module):
@@ -40,19 +43,41 @@ class FlowLayer(Module):
     Args:
         embedding_dimension: d >= 2, the width of the embeddings.
         levels: levels L of the multi-scale flow.
-        steps_per_level: steps K of each level.
+        steps_per_level: steps K of each level; 0, for a linear map, only with ``front`` and one level.
         hidden_width: width of the hidden layers in the couplings.
         coupling: "additive" or "affine".
+        act_norm: whether the steps begin with an ActNorm.
+        front: put a frozen affine map before the flow: f is their composition. See :meth:`set_front`.
+        raw_weight: weight w of the raw embedding. Above 0 the layer writes
+
+            .. math:: [\sqrt{w}\, x / |x| \,;\, \sqrt{1 - w}\, z / |z|]
+
+            of width 2 d, whose cosine similarity is w times the raw one plus 1 - w times that of the latents. Latents,
+            inverse and likelihood are those of f as before.
+        adapted: whether there is an adaptation to new text, see :meth:`adapt`.
 
     Raises:
         ValueError: an argument is outside its range.
     """
 
-    config_keys = ["embedding_dimension", "levels", "steps_per_level", "hidden_width", "coupling"]  # noqa: RUF012
+    config_keys = [  # noqa: RUF012
+        "embedding_dimension",
+        "levels",
+        "steps_per_level",
+        "hidden_width",
+        "coupling",
+        "act_norm",
+        "front",
+        "raw_weight",
+        "adapted",
+    ]
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
 
     initialized: Tensor
     noise_unit: Tensor
+    center: Tensor
+    log_prob_quantiles: Tensor
+    covariance_share: Tensor
 
     def __init__(
         self,
@@ -61,33 +86,60 @@ class FlowLayer(Module):
         steps_per_level: int = 6,
         hidden_width: int = 32,
         coupling: str = "additive",
+        act_norm: bool = True,
+        front: bool = False,
+        raw_weight: float = 0.0,
+        adapted: bool = False,
     ) -> None:
         super().__init__()
+        if steps_per_level == 0 and not (front and levels == 1):
+            raise ValueError("steps_per_level must be at least 1; 0, a linear map, needs front=True and levels=1.")
+        if isinstance(raw_weight, bool) or not isinstance(raw_weight, (int, float)) or not 0 <= raw_weight < 1:
+            raise ValueError(f"raw_weight must be at least 0 and below 1, but got {raw_weight!r}.")
         self.embedding_dimension = embedding_dimension
         self.levels = levels
         self.steps_per_level = steps_per_level
         self.hidden_width = hidden_width
         self.coupling = coupling
-        self.flow = Glow(embedding_dimension, levels, steps_per_level, hidden_width, coupling)
+        self.act_norm = act_norm
+        self.raw_weight = float(raw_weight)
+        self.flow = Glow(embedding_dimension, levels, steps_per_level, hidden_width, coupling, act_norm)
+        self.affine = FrozenAffine(embedding_dimension) if front else None
         self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
         # Root mean square standard deviation of the embeddings that the flow was initialised on; 0 in dead dimensions.
         self.register_buffer("noise_unit", torch.zeros(embedding_dimension))
+        # Of the text that the flow was fitted on; zeros where unknown (an old file, another program's checkpoint).
+        self.register_buffer("center", torch.zeros(embedding_dimension))
+        self.register_buffer("log_prob_quantiles", torch.zeros(QUANTILES))
+        if front:
+            self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
+        self.adaptation = FrozenAffine(embedding_dimension) if adapted else None
         self._warned = False
 
+    @property
+    def adapted(self) -> bool:
+        """Whether the layer is adapted to other text than it was fitted on."""
+        return self.adaptation is not None
+
+    @property
+    def front(self) -> bool:
+        """Whether a frozen affine map comes before the flow."""
+        return self.affine is not None
+
     def get_embedding_dimension(self) -> int:
-        return self.embedding_dimension
+        return 2 * self.embedding_dimension if self.raw_weight else self.embedding_dimension
 
     def forward(
         self, features: dict[str, Tensor | Any], return_log_det: bool = False, noise: float = 0.0, **kwargs: Any
     ) -> dict[str, Tensor | Any]:
-        """Replace ``features["sentence_embedding"]``, x of shape (n, d), by z = f(x).
+        """Replace ``features["sentence_embedding"]``, x of shape (n, d), by z = f(x), or by x and z (``raw_weight``).
 
         Args:
             features: the pipeline's features.
             return_log_det: also write ``features["flow_latent"]``, z in float32, and ``features["flow_log_det"]``,
                 log |det dz/dx| in nats, shape (n,).
-            noise: standard deviation of Gaussian noise added to x, in units of the root mean square standard
-                deviation of the embeddings that the flow was initialised on. For training.
+            noise: standard deviation of Gaussian noise added to x, behind the front if there is one, in units of the
+                root mean square standard deviation of what the flow was initialised on. For training.
 
         Raises:
             ValueError: there is no sentence embedding, or it has another width than the layer.
@@ -101,13 +153,50 @@ class FlowLayer(Module):
             self._warn_if_unfitted()
         with torch.autocast(device_type=embeddings.device.type, enabled=False):
             x = (embeddings.detach() if self.training else embeddings).float()
-            if noise:
-                x = x + noise * self.noise_unit * torch.randn_like(x)
-            z, log_det = self.flow(x)
-        features["sentence_embedding"] = z.to(embeddings.dtype)
+            z, log_det = self._map(x, noise)
+            features["sentence_embedding"] = self._output(x, z).to(embeddings.dtype)
         if return_log_det:
             features.update({"flow_latent": z, "flow_log_det": log_det})
         return features
+
+    def _map(self, x: Tensor, noise: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The latents (n, d) of ``x`` (n, d) in float32, and the log-determinants (n,)."""
+        log_det = x.new_zeros(len(x))
+        for affine in (self.adaptation, self.affine):
+            if affine is not None:
+                x, term = affine(x)
+                log_det = log_det + term
+        if noise:
+            x = x + noise * self.noise_unit * torch.randn_like(x)
+        z, term = self.flow(x)
+        return z, log_det + term
+
+    def _output(self, x: Tensor, z: Tensor) -> Tensor:
+        """What the layer writes: the latents, or with a ``raw_weight`` both, each at unit length."""
+        if not self.raw_weight:
+            return z
+        x, z = nn.functional.normalize(x, dim=-1), nn.functional.normalize(z, dim=-1)
+        return torch.cat([self.raw_weight**0.5 * x, (1 - self.raw_weight) ** 0.5 * z], dim=-1)
+
+    def set_front(self, matrix: Tensor, mean: Tensor, covariance_share: Tensor | None = None) -> None:
+        """Set the frozen affine map A (x - mu) before the flow; a map without trained steps is thereby fitted.
+
+        Args:
+            matrix: A, shape (d, d).
+            mean: mu, shape (d,).
+            covariance_share: M^(-1/2) T M^(-1/2), shape (d, d), where A is M^(-1/2) up to scale and T the covariance
+                of the embeddings; :meth:`adapt` needs it to take in another covariance.
+
+        Raises:
+            ValueError: the layer has no front, or the matrix is singular.
+        """
+        if self.affine is None:
+            raise ValueError("this FlowLayer has no front. Make it FlowLayer(..., front=True).")
+        self.affine.set(matrix, mean)
+        if covariance_share is None:
+            covariance_share = torch.zeros_like(self.covariance_share)
+        self.covariance_share.copy_(covariance_share)
+        self.initialized.fill_(self.steps_per_level == 0)
 
     @torch.no_grad()
     def initialize(self, embeddings: Any, noise: float = 0.0, generator: torch.Generator | None = None) -> None:
@@ -126,6 +215,8 @@ class FlowLayer(Module):
             ValueError: wrong shape, fewer than 16 rows, NaN or infinite values, all rows equal.
         """
         x = check_embeddings(embeddings, self.embedding_dimension, min_rows=MIN_ROWS).to(self.noise_unit.device)
+        if self.affine is not None:
+            x = self.affine(x)[0]
         std = x.std(dim=0, correction=0)
         self.noise_unit.copy_(std.square().mean().sqrt() * live_dimensions(std))
         if noise:
@@ -136,9 +227,13 @@ class FlowLayer(Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Forget the fit: draw the parameters anew, as at construction."""
+        if self.affine is not None:
+            self.affine.reset_parameters()
         self.flow.reset_parameters(generator)
         self.initialized.fill_(False)
-        self.noise_unit.zero_()
+        self.adaptation = None
+        for known in (self.noise_unit, self.center, self.log_prob_quantiles):
+            known.zero_()
 
     @torch.no_grad()
     def latents(self, embeddings: Any) -> Tensor:
@@ -147,17 +242,33 @@ class FlowLayer(Module):
         Raises:
             ValueError: wrong shape, NaN or infinite values.
         """
-        return self.flow(check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device))[0]
+        return self._map(check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device))[0]
 
     @torch.no_grad()
-    def log_prob(self, embeddings: Any) -> Tensor:
-        """Log density in nats of embeddings (n, d), as they come before the layer, under the flow: shape (n,).
+    def outputs(self, embeddings: Any) -> Tensor:
+        """What the layer writes for embeddings (n, d), float32: the latents, or with a ``raw_weight`` both, (n, 2 d).
 
         Raises:
             ValueError: wrong shape, NaN or infinite values.
         """
         x = check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device)
-        z, log_det = self.flow(x)
+        return self._output(x, self._map(x)[0])
+
+    @torch.no_grad()
+    def log_prob(self, embeddings: Any) -> Tensor:
+        """Log density in nats of embeddings (n, d), as they come before the layer, under the flow: shape (n,).
+
+        It is the density of the text that the flow was fitted on, also after :meth:`adapt`.
+
+        Raises:
+            ValueError: wrong shape, NaN or infinite values.
+        """
+        x = check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device)
+        adaptation, self.adaptation = self.adaptation, None
+        try:
+            z, log_det = self._map(x)
+        finally:
+            self.adaptation = adaptation
         return standard_normal_log_prob(z) + log_det
 
     @torch.no_grad()
@@ -167,7 +278,71 @@ class FlowLayer(Module):
         Raises:
             ValueError: wrong shape, NaN or infinite values.
         """
-        return self.flow.inverse(check_embeddings(latents, self.embedding_dimension).to(self.noise_unit.device))
+        x = self.flow.inverse(check_embeddings(latents, self.embedding_dimension).to(self.noise_unit.device))
+        for affine in (self.affine, self.adaptation):
+            x = x if affine is None else affine.inverse(x)
+        return x
+
+    @torch.no_grad()
+    def note_fit(self, center: Tensor, log_probs: Tensor) -> None:
+        """Keep what later text is compared with: mean (d,) and log densities (n,) of the fitted embeddings."""
+        self.center.copy_(center)
+        ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES).round().long()
+        self.log_prob_quantiles.copy_(log_probs.sort().values[ranks])
+
+    @torch.no_grad()
+    def percentile(self, log_probs: Tensor) -> Tensor:
+        """Percentile, 0 to 100, of log densities (n,) among those of the fitted text.
+
+        Raises:
+            ValueError: the layer does not know them.
+        """
+        if not self.log_prob_quantiles.any():
+            raise ValueError(
+                "this flow does not know how likely its own text was (it was fitted by another program or by the "
+                "Trainer). Fit it with sbert_flow.fit_flow for percentiles."
+            )
+        values = log_probs.to(self.log_prob_quantiles).contiguous()
+        place = torch.searchsorted(self.log_prob_quantiles, values, side="right")
+        return (place / QUANTILES * 100).clamp(0, 100)
+
+    @torch.no_grad()
+    def adapt(self, mean: Tensor, covariance: Tensor | None = None, weight: float = 0.5) -> None:
+        r"""Put an affine map before the flow that takes embeddings of new text to where those of the fitted text lay:
+
+        .. math:: x \mapsto P (x - \mu') + \mu
+
+        with the mean :math:`\mu'` of the new text and P = I. With its covariance T', and for a layer with the surface
+        map in front, P is such that the composed map divides by M + w (T' - T) instead of M. It replaces an earlier
+        adaptation; the fit itself stays.
+
+        Args:
+            mean: shape (d,).
+            covariance: shape (d, d); used only where the layer has the statistics for it.
+            weight: w, share of the new covariance.
+
+        Raises:
+            ValueError: the layer does not know the mean of the text it was fitted on.
+        """
+        if not self.center.any():
+            raise ValueError(
+                "this flow does not know the mean of the text it was fitted on (by another program or "
+                "the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
+            )
+        device, center = self.center.device, self.center.double()
+        matrix = torch.eye(self.embedding_dimension, dtype=torch.float64, device=device)
+        if covariance is not None and self.affine is not None and self.covariance_share.any():
+            share = self.covariance_share.double()
+            root = self.affine.matrix.double() * (share.trace() / len(share)).sqrt()  # M^(-1/2), without its scale
+            new = matrix + weight * (root @ covariance.double().to(device) @ root - share)
+            matrix = torch.linalg.solve(root, inverse_square_root(new) @ root)
+        adaptation = FrozenAffine(self.embedding_dimension).to(device)
+        adaptation.set(matrix, mean.double().to(device) - torch.linalg.solve(matrix, center))
+        self.adaptation = adaptation
+
+    def reset_adaptation(self) -> None:
+        """Return to the map as fitted."""
+        self.adaptation = None
 
     @classmethod
     def from_pytorch_bertflow(cls, path: str | Path) -> Self:
@@ -253,6 +428,16 @@ class FlowLayer(Module):
         if width is not None and width != self.embedding_dimension:
             raise ValueError(self._wrong_width(width))
         describe_in_card(model)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        for name in (
+            "center",
+            "log_prob_quantiles",
+            "covariance_share",
+        ):  # older files lack them
+            if hasattr(self, name):
+                state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _wrong_width(self, got: int) -> str:
         return (

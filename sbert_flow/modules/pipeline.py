@@ -38,6 +38,18 @@ def split_at_flow(model: Any) -> tuple[list[nn.Module], FlowLayer]:
     return modules[: places[0]], modules[places[0]]  # type: ignore[return-value]
 
 
+def encoder_of(model: SentenceTransformer) -> SentenceTransformer:
+    """What comes before the model's flow, or the model itself if it has none."""
+    has_flow = any(isinstance(module, FlowLayer) for module in unwrap(model).children())
+    return encoder_before_flow(model) if has_flow else model
+
+
+def replace_flow(model: SentenceTransformer, layer: FlowLayer) -> None:
+    """Put ``layer`` into the place of the model's FlowLayer."""
+    before, _ = split_at_flow(model)
+    model[len(before)] = layer.to(model.device)
+
+
 def encoder_before_flow(model: SentenceTransformer) -> SentenceTransformer:
     """The same model without the flow and what follows it; weights and prompts are shared, nothing is copied."""
     before, _ = split_at_flow(model)
