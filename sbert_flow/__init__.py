@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from sbert_flow.fitting import fit_flow, log_prob
+from sbert_flow.fitting import fit_flow, fit_whitening, log_prob
 from sbert_flow.losses import FlowNLLLoss
-from sbert_flow.modules import FlowLayer, build_model, load
+from sbert_flow.modules import FlowLayer, WhiteningLayer, build_model, load
 
-__all__ = ["FlowLayer", "FlowNLLLoss", "build_model", "fit_flow", "load", "log_prob"]
+__all__ = [
+    "FlowLayer",
+    "FlowNLLLoss",
+    "WhiteningLayer",
+    "build_model",
+    "fit_flow",
+    "fit_whitening",
+    "load",
+    "log_prob",
+]

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from sbert_flow.fitting.fit import FitResult, fit_flow
 from sbert_flow.fitting.log_prob import log_prob
+from sbert_flow.fitting.whitening import WhiteningResult, fit_whitening
 
-__all__ = ["FitResult", "fit_flow", "log_prob"]
+__all__ = ["FitResult", "WhiteningResult", "fit_flow", "fit_whitening", "log_prob"]

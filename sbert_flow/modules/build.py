@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import get_recipe
+from sbert_flow.modules.whitening_layer import WhiteningLayer
+
+WHITENING = "whitening"
+"""The name that asks for a WhiteningLayer where a recipe is asked for."""
 
 
 def build_model(
@@ -28,7 +34,8 @@ def build_model(
             keeps its own modules.
         pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
             It replaces the encoder's own.
-        recipe: the recipe whose shape the layer gets.
+        recipe: the recipe whose shape the layer gets; "whitening" makes it a WhiteningLayer, to be fitted by
+            ``fit_whitening``.
         **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
             float16 or bfloat16 are loaded in float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
 
@@ -37,11 +44,28 @@ def build_model(
             cannot be used with.
         OSError: the encoder cannot be loaded.
     """
+    if recipe == WHITENING:
+        return _assemble(encoder, pooling, WhiteningLayer, **kwargs)
     shape = get_recipe(recipe).shape
+    return _assemble(encoder, pooling, lambda width: FlowLayer(width, **shape), **kwargs)
+
+
+def _assemble(
+    encoder: str | Path | SentenceTransformer | nn.Module,
+    pooling: str,
+    make_map: Callable[[int], MapLayer],
+    **kwargs: Any,
+) -> SentenceTransformer:
     model_options: dict[str, Any] = {}
     if isinstance(encoder, (str, Path)):
-        encoder = _load_encoder(str(encoder), **kwargs)
+        encoder = load_encoder(str(encoder), **kwargs)
     if isinstance(encoder, SentenceTransformer):
+        if encoder.similarity_fn_name == "dot":
+            warnings.warn(
+                "The encoder compares by dot product, but a map changes the length of embeddings, which then has no "
+                "meaning: the model compares by cosine.",
+                stacklevel=3,
+            )
         model_options = {
             "prompts": dict(encoder.prompts),
             "default_prompt_name": encoder.default_prompt_name,
@@ -54,7 +78,7 @@ def build_model(
         dropped = modules[1:]
         modules = [modules[0], *pooling_modules(modules[0], pooling)]
     else:
-        dropped = [module for module in modules if isinstance(module, (Normalize, FlowLayer))]
+        dropped = [module for module in modules if isinstance(module, (Normalize, MapLayer))]
         modules = [module for module in modules if module not in dropped]
         if pooling != "mean":
             raise ValueError(
@@ -66,13 +90,14 @@ def build_model(
         warnings.warn(
             f"The encoder's own {', '.join(lost)} after the pooling is left out: the flow maps what pooling "
             f"{pooling!r} gives, and a Normalize before it would spoil its density.",
-            stacklevel=2,
+            stacklevel=3,
         )
     width = next(m.get_embedding_dimension() for m in reversed(modules) if hasattr(m, "get_embedding_dimension"))
-    return SentenceTransformer(modules=[*modules, FlowLayer(width, **shape)], **model_options)
+    return SentenceTransformer(modules=[*modules, make_map(width)], **model_options)
 
 
-def _load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
+def load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
+    """Load an encoder from a folder or the hub, in float32 on a CPU; see :func:`build_model`."""
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise FileNotFoundError(f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub.")
     encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)

@@ -5,25 +5,19 @@
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from sentence_transformers.base.modules import Module
-from torch import Tensor, nn
+from torch import Tensor
 
 from sbert_flow.flows import Glow, live_dimensions
 from sbert_flow.flows.glow import standard_normal_log_prob
-from sbert_flow.modules.model_card import describe_in_card
+from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 
 
-class FlowLayer(Module):
+class FlowLayer(MapLayer):
     r"""Maps sentence embeddings x to the latents z = f(x) of a normalizing flow with z ~ N(0, I).
 
     "On the Sentence Embeddings from Pre-trained Language Models" (BERT-flow; Li et al., EMNLP 2020). The map is Glow
@@ -50,8 +44,8 @@ class FlowLayer(Module):
 
     config_keys = ["embedding_dimension", "levels", "steps_per_level", "hidden_width", "coupling"]  # noqa: RUF012
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
+    fit_hint = "sbert_flow.fit_flow(model, sentences)"
 
-    initialized: Tensor
     noise_unit: Tensor
 
     def __init__(
@@ -69,13 +63,8 @@ class FlowLayer(Module):
         self.hidden_width = hidden_width
         self.coupling = coupling
         self.flow = Glow(embedding_dimension, levels, steps_per_level, hidden_width, coupling)
-        self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
         # Root mean square standard deviation of the embeddings that the flow was initialised on; 0 in dead dimensions.
         self.register_buffer("noise_unit", torch.zeros(embedding_dimension))
-        self._warned = False
-
-    def get_embedding_dimension(self) -> int:
-        return self.embedding_dimension
 
     def forward(
         self, features: dict[str, Tensor | Any], return_log_det: bool = False, noise: float = 0.0, **kwargs: Any
@@ -93,10 +82,7 @@ class FlowLayer(Module):
             ValueError: x has another width than the layer.
         """
         embeddings = features["sentence_embedding"]
-        if embeddings.shape[-1] != self.embedding_dimension:
-            raise ValueError(self._wrong_width(embeddings.shape[-1]))
-        if not self.training:
-            self._warn_if_unfitted()
+        self._check_input(embeddings)
         with torch.autocast(device_type=embeddings.device.type, enabled=False):
             x = (embeddings.detach() if self.training else embeddings).float()
             if noise:
@@ -184,107 +170,3 @@ class FlowLayer(Module):
         layer.load_state_dict({**layer.state_dict(), **state})
         layer.initialized.fill_(True)
         return layer
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write config.json and model.safetensors into ``output_path`` and the requirement into the model's config."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=True)  # never pickle, whatever is asked for
-        _require_package(Path(output_path).resolve().parent / "config_sentence_transformers.json")
-
-    @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs: Any,
-    ) -> Self:
-        """Load the layer from a folder or from the hub.
-
-        Raises:
-            OSError: config or weights are missing, damaged or cut short.
-            ValueError: the weights are of another shape than the config says.
-        """
-        hub: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        place = f"{model_name_or_path}/{subfolder}"
-        try:
-            config = cls.load_config(model_name_or_path=model_name_or_path, **hub)
-        except json.JSONDecodeError as error:
-            raise OSError(f"The flow's config.json in {place} is damaged ({error}). Save the model again.") from error
-        if "embedding_dimension" not in config:
-            raise OSError(f"No config.json of a FlowLayer in {place}. Save the model again.")
-        layer = cls(**{key: config[key] for key in cls.config_keys if key in config})
-        weights = cls.load_file_path(model_name_or_path, filename="model.safetensors", **hub)
-        if weights is None:  # without this the library would fall back to a pickle
-            raise OSError(f"No model.safetensors of the flow in {place}. Save the model again.")
-        try:
-            return cls.load_torch_weights(model_name_or_path=model_name_or_path, model=layer, **hub)
-        except SafetensorError as error:
-            raise OSError(f"The flow's weights in {place} are damaged or cut short ({error}).") from error
-        except RuntimeError as error:
-            raise ValueError(f"The flow's weights in {place} do not fit its config.json {config}: {error}") from error
-
-    def on_model_ready(self, model: nn.Module) -> None:
-        """Check the layer's place in the model and teach the model card how such a model is loaded."""
-        modules = list(model.children())
-        before = modules[: next(index for index, module in enumerate(modules) if module is self)]
-        if not before:
-            raise ValueError("FlowLayer maps the output of an encoder: put it after the pooling, not first.")
-        if type(before[-1]).__name__ == "Normalize":
-            warnings.warn(
-                "A Normalize module before the FlowLayer puts the embeddings on a sphere, where no density exists and "
-                "the flow fits badly. Leave it out, or put it after the layer.",
-                stacklevel=2,
-            )
-        widths = [m.get_embedding_dimension() for m in before if hasattr(m, "get_embedding_dimension")]
-        if widths and widths[-1] is not None and widths[-1] != self.embedding_dimension:
-            raise ValueError(self._wrong_width(widths[-1]))
-        describe_in_card(model)
-
-    def _wrong_width(self, got: int) -> str:
-        return (
-            f"FlowLayer(embedding_dimension={self.embedding_dimension}) got embeddings of width {got}. "
-            f"Make it FlowLayer({got}), or use sbert_flow.build_model, which takes the width from the encoder."
-        )
-
-    def _warn_if_unfitted(self) -> None:
-        # Looked at once: reading a flag from a GPU in every batch would stall it, and it would break a compiled graph.
-        if self._warned or torch.compiler.is_compiling():
-            return
-        self._warned = True
-        if not self.initialized:
-            warnings.warn(
-                "This FlowLayer was never fitted, so its output is no better than its input. "
-                "Fit it with sbert_flow.fit_flow(model, sentences).",
-                stacklevel=3,
-            )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # SentenceTransformer casts all modules to the encoder's dtype; the flow needs float32 for its inverse and its
-        # likelihood, so moves follow the device only.
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(device=moved.device) if moved.dtype != tensor.dtype else moved
-
-        return super()._apply(keep_dtype, recurse)
-
-
-def _require_package(config_path: Path) -> None:
-    """Make sentence-transformers >= 6.0 ask for sbert-flow, by name, when a saved model is loaded without it."""
-    try:
-        requirement = f">={version('sbert-flow')}"
-    except PackageNotFoundError:  # run from a source tree: the check would fail on reload
-        return
-    if config_path.is_file():
-        config = json.loads(config_path.read_text("utf-8"))
-        config.setdefault("requirements", {}).setdefault("sbert-flow", requirement)
-        config_path.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")

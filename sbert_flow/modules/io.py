@@ -10,9 +10,10 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.whitening_layer import WhiteningLayer
 
 ALLOWED_ROOTS = ("sentence_transformers", "sbert_flow")
-OWN_CLASSES = {f"{module.__module__}.{module.__name__}": module for module in (FlowLayer,)}
+OWN_CLASSES = {f"{module.__module__}.{module.__name__}": module for module in (FlowLayer, WhiteningLayer)}
 
 
 class _OwnClassesOnly(SentenceTransformer):
