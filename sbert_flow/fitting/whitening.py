@@ -103,19 +103,20 @@ def fit_whitening(
 
 
 def oas_shrinkage(covariance: Tensor, rows: int) -> float:
-    r"""Oracle approximating shrinkage of a covariance (Chen, Wiesel, Eldar & Hero, 2010, eq. 23), 0 to 1.
+    r"""Oracle approximating shrinkage of a covariance, 0 to 1 (Chen, Wiesel, Eldar & Hero, 2010, eq. 23):
 
-    .. math:: \rho = \min\left(1, \frac{(1 - 2/d) \operatorname{tr} \Sigma^2 + (\operatorname{tr} \Sigma)^2}
-              {(n + 1 - 2/d) (\operatorname{tr} \Sigma^2 - (\operatorname{tr} \Sigma)^2 / d)}\right)
+    .. math:: \rho = \min\left(1, \frac{\operatorname{tr} \Sigma^2 + (\operatorname{tr} \Sigma)^2}
+              {(n + 1) (\operatorname{tr} \Sigma^2 - (\operatorname{tr} \Sigma)^2 / d)}\right)
+
+    without the paper's 2/d terms, as in scikit-learn: they matter for a handful of dimensions only.
 
     Args:
         covariance: shape (d, d).
         rows: number n of rows it was computed from.
     """
-    d = len(covariance)
     square, trace = float(covariance.square().sum()), float(covariance.trace())
-    distance = (rows + 1 - 2 / d) * (square - trace**2 / d)
-    return 1.0 if distance <= 0 else min(1.0, ((1 - 2 / d) * square + trace**2) / distance)
+    distance = (rows + 1) * (square - trace**2 / max(1, len(covariance)))
+    return 1.0 if distance <= 0 else min(1.0, (square + trace**2) / distance)
 
 
 def _encoded(encoder: SentenceTransformer, sentences: Iterable[str], batch_size: int, bar: bool) -> Iterator[Tensor]:
@@ -128,7 +129,9 @@ def _encoded(encoder: SentenceTransformer, sentences: Iterable[str], batch_size:
 
 def _distinct(sentences: Iterable[str]) -> Iterator[str]:
     if isinstance(sentences, str) or not isinstance(sentences, Iterable):
-        raise ValueError(f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}.")
+        raise ValueError(
+            f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}."
+        )
     seen = set()  # of hashes: eight bytes a sentence, whatever its length
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):

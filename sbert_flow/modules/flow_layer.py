@@ -44,6 +44,7 @@ class FlowLayer(MapLayer):
 
     config_keys = ["embedding_dimension", "levels", "steps_per_level", "hidden_width", "coupling"]  # noqa: RUF012
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
+    map_name = "flow"
     fit_hint = "sbert_flow.fit_flow(model, sentences)"
 
     noise_unit: Tensor

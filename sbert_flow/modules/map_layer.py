@@ -20,8 +20,11 @@ from sbert_flow.modules.model_card import describe_in_card
 class MapLayer(Module):
     """A fitted map of the sentence embedding, after the pooling and before any ``Normalize``.
 
-    Subclasses set ``config_keys``, among them ``embedding_dimension``, the buffer ``initialized``, and ``fit_hint``.
+    Subclasses set ``config_keys``, among them ``embedding_dimension``, ``map_name`` and ``fit_hint``.
     """
+
+    map_name: str
+    """What messages call the map."""
 
     fit_hint: str
     """The call that fits the layer, for messages."""
@@ -71,13 +74,13 @@ class MapLayer(Module):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        name, place = cls.__name__, f"{model_name_or_path}/{subfolder}"
+        name, place = cls.map_name, f"{model_name_or_path}/{subfolder}"
         try:
             config = cls.load_config(model_name_or_path=model_name_or_path, **hub)
         except json.JSONDecodeError as error:
-            raise OSError(f"The config.json of the {name} in {place} is damaged ({error}).") from error
+            raise OSError(f"The {name}'s config.json in {place} is damaged ({error}). Save it again.") from error
         if "embedding_dimension" not in config:
-            raise OSError(f"No config.json of a {name} in {place}. Save the model again.")
+            raise OSError(f"No config.json of a {cls.__name__} in {place}. Save the model again.")
         layer = cls(**{key: config[key] for key in cls.config_keys if key in config})
         weights = cls.load_file_path(model_name_or_path, filename="model.safetensors", **hub)
         if weights is None:  # without this the library would fall back to a pickle

@@ -36,6 +36,7 @@ class WhiteningLayer(MapLayer):
     """
 
     config_keys = ["embedding_dimension", "k"]  # noqa: RUF012
+    map_name = "whitening"
     fit_hint = "sbert_flow.fit_whitening(model, sentences)"
 
     mean: Tensor
@@ -90,7 +91,9 @@ class WhiteningLayer(MapLayer):
         mean, covariance = mean.double(), covariance.double()
         live = live_dimensions(covariance.diagonal().clamp(min=0).sqrt())
         if not live.any():
-            raise ValueError("all embeddings are equal, so there is nothing to whiten. Check the text and the encoder.")
+            raise ValueError(
+                "all embeddings are equal, so there is nothing to whiten. Check the text and the encoder."
+            )
         eigenvalues, vectors = torch.linalg.eigh(covariance[live][:, live])
         if eigenvalues[0] < SMALLEST_EIGENVALUE * eigenvalues[-1]:
             singular = int((eigenvalues < SMALLEST_EIGENVALUE * eigenvalues[-1]).sum())
