@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
+
+COLUMNS = ("sentence1", "sentence2", "score")
 
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R")
 """The seven English tasks that papers average over."""
+
+SICK_FULL = "SICK-R-full"
+"""SICK-R's train, validation and test pairs together, 9,927: what MTEB scores under the name SICK-R."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +46,44 @@ class SentencePairs:
         return len(self.scores)
 
 
-def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
-    """Read JSON Lines with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``.
+def read_pairs(paths: Path | Traversable | Iterable[Path], name: str) -> SentencePairs:
+    """Read JSON Lines with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``, of one file or several.
 
     Raises:
         ValueError: a line is not of that form, a score is not a finite number, or all scores are equal.
     """
+    return pairs_from_rows(_json_lines([paths] if isinstance(paths, Traversable) else paths), name)
+
+
+def _json_lines(paths: Iterable[Path | Traversable]) -> Iterator[tuple[str, Any]]:
+    for path in paths:
+        # Not splitlines: it would also break lines at characters like U+2028, which JSON leaves as they are.
+        for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            try:
+                yield place, json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{place}: needs a JSON object with {', '.join(COLUMNS)} ({error}).") from error
+
+
+def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs:
+    """Collect rows with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``.
+
+    Args:
+        rows: the place of each row, for messages, and the row.
+        name: the task.
+
+    Raises:
+        ValueError: a row is not of that form, a score is not a finite number, or all scores are equal.
+    """
     pairs = SentencePairs(name, [], [], [])
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
+    for place, row in rows:
         try:
-            row = json.loads(line)
-            first, second, score = row["sentence1"], row["sentence2"], row["score"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{place}: needs a JSON object with sentence1, sentence2 and score ({error}).") from error
+            first, second, score = (row[column] for column in COLUMNS)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place}: needs a JSON object with {', '.join(COLUMNS)} ({error}).") from error
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"{place}: sentence1 and sentence2 must be strings.")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
@@ -65,8 +93,11 @@ def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
         pairs.scores.append(float(score))
         if "subset" in row:
             pairs.subsets.append(str(row["subset"]))
-    if len(set(pairs.scores)) < 2:
-        raise ValueError(f"{path}: a rank correlation needs at least two different scores, but it has {len(set(pairs.scores))}.")
+    different = len(set(pairs.scores))
+    if different < 2:
+        raise ValueError(f"{name}: a rank correlation needs at least two different scores, but it has {different}.")
+    if pairs.subsets and len(pairs.subsets) != len(pairs):
+        raise ValueError(f"{name}: {len(pairs) - len(pairs.subsets)} of {len(pairs)} pairs have no subset, the others do.")
     return pairs
 
 
@@ -75,8 +106,8 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
 
     Args:
         folder: the folder of the tasks.
-        tasks: their names; None takes those of the seven that are there.
-        split: which file of each.
+        tasks: their names, of the seven or ``SICK-R-full``; None takes those of the seven that are there.
+        split: which file of each; ``SICK-R-full`` takes all three of SICK-R.
 
     Raises:
         FileNotFoundError: the folder, a task or its split is missing.
@@ -91,13 +122,16 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
             raise FileNotFoundError(f"{folder} holds no <TASK>/{split}.jsonl of {', '.join(STS_TASKS)}.")
     read = []
     for task in tasks:
-        if task not in STS_TASKS:
-            raise ValueError(f"task must be one of {', '.join(STS_TASKS)}, but got {task!r}.")
-        path = folder / task / f"{split}.jsonl"
-        if not path.is_file():
-            there = ", ".join(sorted(p.stem for p in path.parent.glob("*.jsonl"))) or "none"
-            raise FileNotFoundError(f"no {path}. Splits of {task} that are there: {there}.")
-        read.append(read_pairs(path, task))
+        if task not in (*STS_TASKS, SICK_FULL):
+            raise ValueError(f"task must be one of {', '.join((*STS_TASKS, SICK_FULL))}, but got {task!r}.")
+        paths = [folder / task / f"{split}.jsonl"]
+        if task == SICK_FULL:
+            paths = [folder / "SICK-R" / f"{part}.jsonl" for part in ("train", "validation", "test")]
+        for path in paths:
+            if not path.is_file():
+                there = ", ".join(sorted(p.stem for p in path.parent.glob("*.jsonl"))) or "none"
+                raise FileNotFoundError(f"no {path}. Splits of {path.parent.name} that are there: {there}.")
+        read.append(read_pairs(paths, task))
     return read
 
 

@@ -54,7 +54,7 @@ def test_warns_when_never_fitted(tiny_encoder):
 
 
 def test_bad_arguments_and_widths(model):
-    with pytest.raises(ValueError, match="at least 2|>= 2"):
+    with pytest.raises(ValueError, match=">= 2"):
         WhiteningLayer(1)
     for k in (0, 33, 2.5, True):
         with pytest.raises(ValueError, match="k must be"):
@@ -70,7 +70,7 @@ def test_damaged_files_are_named(model, tmp_path):
     [weights] = (tmp_path / "model").glob("*_WhiteningLayer/model.safetensors")
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
-    with pytest.raises(OSError, match="whitening's weights .*damaged"):
+    with pytest.raises(OSError, match=r"whitening's weights .* damaged"):
         load(tmp_path / "model")
     weights.unlink()
     with pytest.raises(OSError, match=r"No model\.safetensors"):
