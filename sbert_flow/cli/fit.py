@@ -19,7 +19,7 @@ def fit(
     pooling: Annotated[
         str, typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K.")
     ] = "mean",
-    recipe: Annotated[str, typer.Option(help="noise or paper.")] = "noise",
+    recipe: Annotated[str, typer.Option(help="noise, paper, surface, surface-flow or mix.")] = "noise",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the embeddings.")] = 1,
@@ -41,9 +41,10 @@ def fit(
     result = fit_flow(model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed)
     save(model, output)
     console = Console()
+    bits = f", {result.history[-1]['bits_per_dimension']:.3f} bits per dimension" if result.history else ""
     console.print(
-        f"Fitted on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, flow {result.train_seconds:.1f} s, "
-        f"{result.history[-1]['bits_per_dimension']:.3f} bits per dimension.\n"
+        f"Fitted on {result.rows:,} sentences: encoding {result.encode_seconds:.1f} s, "
+        f"map {result.train_seconds:.1f} s{bits}.\n"
         f"Saved in {output}. Use it:\n\n    import sbert_flow\n    model = sbert_flow.load({str(output)!r})\n"
         "    embeddings = model.encode(sentences)\n",
         highlight=False, markup=False, soft_wrap=True,

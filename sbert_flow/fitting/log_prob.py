@@ -27,7 +27,9 @@ def log_prob(model: SentenceTransformer, sentences: str | Iterable[str], **encod
     """
     _, layer = split_at_flow(model)
     if not layer.initialized:
-        raise ValueError("the flow was never fitted, so it has no likelihood. Call sbert_flow.fit_flow(model, sentences).")
+        raise ValueError(
+            "the flow was never fitted, so it has no likelihood. Call sbert_flow.fit_flow(model, sentences)."
+        )
     single = isinstance(sentences, str)
     texts = [sentences] if isinstance(sentences, str) else list(sentences)
     for index, text in enumerate(texts):

@@ -80,6 +80,7 @@ def train_flow(
     embeddings: Tensor,
     recipe: Recipe,
     *,
+    front: tuple[Tensor, Tensor] | None = None,
     epochs: int = 1,
     seed: int = 0,
     show_progress_bar: bool = False,
@@ -91,13 +92,14 @@ def train_flow(
         embeddings: shape (n, d), as they come before the layer, checked.
         recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
             error of their covariance, and the less of it the flow should undo.
+        front: matrix and mean of the frozen affine map before the flow, for a layer that has one.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
         show_progress_bar: show steps and loss.
 
     Returns:
         The history: ``{"step": ..., "bits_per_dimension": ...}`` every 20 steps, each the mean since the last entry,
-        with the recipe's noise on the embeddings.
+        with the recipe's noise on the embeddings. Empty for a map without trained steps.
 
     Raises:
         ValueError: the loss is no longer finite.
@@ -106,9 +108,16 @@ def train_flow(
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     try:
         layer.reset_parameters(generator)
+        if front is not None:
+            layer.set_front(*front)
+        if layer.steps_per_level == 0:
+            return []
         sample = torch.randperm(len(embeddings), generator=generator)[:INIT_ROWS]
         recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + embeddings.shape[1] / len(embeddings)))
         layer.initialize(embeddings[sample], noise=recipe.noise, generator=generator)
+        if layer.affine is not None:  # frozen: once is enough
+            with torch.no_grad():
+                embeddings = layer.affine(embeddings.to(layer.noise_unit.device))[0]
         return _descend(layer, embeddings, recipe, epochs, generator, show_progress_bar)
     except BaseException:  # an interrupt too
         layer.load_state_dict(before)

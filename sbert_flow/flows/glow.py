@@ -48,21 +48,28 @@ class Glow(Bijection):
     Args:
         width: number of dimensions d >= 2.
         levels: L >= 1.
-        steps_per_level: K >= 1.
+        steps_per_level: K >= 0; without steps the map only reorders the channels, and with one level it is the identity.
         hidden_width: width of the hidden layers in the couplings.
         coupling: "additive" or "affine".
+        act_norm: whether the steps have their ActNorm; the ones inside the couplings stay in any case.
 
     Raises:
         ValueError: an argument is outside its range.
     """
 
     def __init__(
-        self, width: int, levels: int = 3, steps_per_level: int = 6, hidden_width: int = 32, coupling: str = "additive"
+        self,
+        width: int,
+        levels: int = 3,
+        steps_per_level: int = 6,
+        hidden_width: int = 32,
+        coupling: str = "additive",
+        act_norm: bool = True,
     ) -> None:
         super().__init__()
         if coupling not in COUPLINGS:
             raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, but got {coupling!r}.")
-        limits = {"width": (width, 2), "levels": (levels, 1), "steps_per_level": (steps_per_level, 1)}
+        limits = {"width": (width, 2), "levels": (levels, 1), "steps_per_level": (steps_per_level, 0)}
         for name, (value, least) in {**limits, "hidden_width": (hidden_width, 1)}.items():
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
@@ -72,7 +79,7 @@ class Glow(Bijection):
         self.levels = nn.ModuleList(
             Composition(
                 *(
-                    Composition(ActNorm(w), Reverse(), COUPLINGS[coupling](w, hidden_width))
+                    Composition(*([ActNorm(w)] if act_norm else []), Reverse(), COUPLINGS[coupling](w, hidden_width))
                     for _ in range(steps_per_level)
                 )
             )

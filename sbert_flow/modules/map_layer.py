@@ -44,6 +44,10 @@ class MapLayer(Module):
         """Map embeddings (n, d), as they come before the layer, in float32: for cached embeddings."""
         raise NotImplementedError
 
+    def outputs(self, embeddings: Any) -> Tensor:
+        """What the layer writes for embeddings (n, d), as they come before the layer, float32."""
+        return self.latents(embeddings)
+
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write config.json and model.safetensors into ``output_path`` and the requirement into the model's config."""
         self.save_config(output_path)

@@ -14,7 +14,9 @@ class Recipe:
     """A flow's shape and how to train it.
 
     Attributes:
-        levels, steps_per_level, hidden_width, coupling: arguments of :class:`sbert_flow.FlowLayer`.
+        levels, steps_per_level, hidden_width, coupling, act_norm, front, raw_weight: arguments of
+            :class:`sbert_flow.FlowLayer`.
+        nuisance_weight: c of the surface map, :func:`sbert_flow.flows.surface_matrix`; only with a front.
         batch_size: rows in a step.
         learning_rate: of :class:`sbert_flow.losses.FlowAdamW`, constant.
         weight_decay: decoupled; biases are exempt.
@@ -27,6 +29,10 @@ class Recipe:
     steps_per_level: int = 6
     hidden_width: int = 32
     coupling: str = "additive"
+    act_norm: bool = True
+    front: bool = False
+    raw_weight: float = 0.0
+    nuisance_weight: float = 0.0
     batch_size: int = 128
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
@@ -41,6 +47,9 @@ class Recipe:
             "steps_per_level": self.steps_per_level,
             "hidden_width": self.hidden_width,
             "coupling": self.coupling,
+            "act_norm": self.act_norm,
+            "front": self.front,
+            "raw_weight": self.raw_weight,
         }
 
 
@@ -49,6 +58,14 @@ RECIPES = {
     "noise": Recipe(noise=0.5, average_decay=0.99),
     # The setting of BERT-flow's public code (Li et al., 2020).
     "paper": Recipe(steps_per_level=3, batch_size=32),
+    # Linear, nothing trained: whitening against what changes with the surface of a sentence alone.
+    "surface": Recipe(levels=1, steps_per_level=0, act_norm=False, front=True, nuisance_weight=10.0),
+    # The same map in front of a small flow: where the text is of the domain of use.
+    "surface-flow": Recipe(
+        levels=1, steps_per_level=3, act_norm=False, front=True, nuisance_weight=5.0, noise=0.3, average_decay=0.99
+    ),
+    # Both spaces side by side, for encoders that are good already.
+    "mix": Recipe(levels=1, steps_per_level=0, act_norm=False, front=True, nuisance_weight=10.0, raw_weight=0.5),
 }
 """The recipes by name."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,48 @@ def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 
     return embeddings
 
 
+def iterate_sentences(sentences: Any) -> Iterator[str]:
+    """Yield the sentences, each checked as it passes.
+
+    Args:
+        sentences: any iterable of strings.
+
+    Raises:
+        ValueError: a single string, something that is not iterable (both at once), an item that is not a string.
+
+    Warns:
+        UserWarning: some are empty, once all have passed.
+    """
+    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+        raise ValueError(
+            f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}."
+        )
+    return _checked(sentences)
+
+
+def _checked(sentences: Iterable[Any]) -> Iterator[str]:
+    empty = 0
+    for index, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise ValueError(
+                f"sentences must be strings, but item {index} is {sentence!r:.80} ({type(sentence).__name__}). "
+                "Remove it or convert it to a string."
+            )
+        empty += not sentence.strip()
+        yield sentence
+    if empty:
+        warnings.warn(f"{empty} of the sentences are empty; all their embeddings are the same point.", stacklevel=3)
+
+
+def check_enough(distinct: int, least: int = MIN_ROWS) -> None:
+    """Raise ValueError if there are fewer than ``least`` distinct sentences."""
+    if distinct < least:
+        raise ValueError(
+            f"at least {least} different sentences are needed, but got {distinct}. A few hundred are enough for "
+            "most of the gain; more text of the target domain is better."
+        )
+
+
 def check_sentences(sentences: Any, least: int = MIN_ROWS) -> list[str]:
     """Return the distinct sentences in their order.
 
@@ -66,23 +108,6 @@ def check_sentences(sentences: Any, least: int = MIN_ROWS) -> list[str]:
     Warns:
         UserWarning: some are empty.
     """
-    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
-        raise ValueError(f"sentences must be a list of strings, but got {type(sentences).__name__}: {sentences!r:.80}.")
-    distinct: dict[str, None] = {}
-    empty = 0
-    for index, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise ValueError(
-                f"sentences must be strings, but item {index} is {sentence!r:.80} ({type(sentence).__name__}). "
-                "Remove it or convert it to a string."
-            )
-        empty += not sentence.strip()
-        distinct[sentence] = None
-    if len(distinct) < least:
-        raise ValueError(
-            f"at least {least} different sentences are needed, but got {len(distinct)}. A few hundred are enough for "
-            "most of the gain; more text of the target domain is better."
-        )
-    if empty:
-        warnings.warn(f"{empty} of the sentences are empty; all their embeddings are the same point.", stacklevel=3)
-    return list(distinct)
+    distinct = list(dict.fromkeys(iterate_sentences(sentences)))
+    check_enough(len(distinct), least)
+    return distinct

@@ -1,0 +1,79 @@
+"""Writing files so that a kill or a power cut leaves the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were created or renamed in ``folder`` outlive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_path(path: Path) -> None:
+    """Make the content of a file outlive a power cut."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content``: written beside it, synced, renamed."""
+    staging = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with staging.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make ``path`` ``size`` bytes long with its blocks allocated, so that a full disk is met now and not half-way.
+
+    Raises:
+        OSError: not enough room.
+    """
+    with path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS, Windows
+            file.truncate(size)
+
+
+@contextmanager
+def explained(folder: Path, what: str) -> Iterator[None]:
+    """Say what to do about a disk that is full or may not be written to.
+
+    Raises:
+        OSError: of the same kind, with the folder and the remedy.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "The disk is full: free some space, or name a folder on another disk (--store)"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = "The folder cannot be written to: mend its permissions, or name another one (--store)"
+        else:
+            raise
+        raise OSError(
+            error.errno, f"{what} failed ({error.strerror}). {remedy}. What is there already is kept; the same command "
+            "continues it", str(folder),
+        ) from error  # fmt: skip

@@ -1,0 +1,20 @@
+"""Edits of a sentence's surface, for the surface map."""
+
+from __future__ import annotations
+
+from sbert_flow.views.edits import DropWords, Edit, InsertWords, ToggleFinalMark, shuffle_words, surface_edits
+from sbert_flow.views.views import editable, make_views
+from sbert_flow.views.words import final_mark, function_words
+
+__all__ = [
+    "DropWords",
+    "Edit",
+    "InsertWords",
+    "ToggleFinalMark",
+    "editable",
+    "final_mark",
+    "function_words",
+    "make_views",
+    "shuffle_words",
+    "surface_edits",
+]
