@@ -9,9 +9,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sbert_flow.cli.compare import compare
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
 from sbert_flow.cli.fit import fit
+from sbert_flow.cli.mteb import mteb
 
 app = typer.Typer(
     help="BERT-flow for sentence-transformers: fit a flow on unlabelled text, evaluate, save.",
@@ -21,6 +23,8 @@ app = typer.Typer(
 )
 app.command()(fit)
 app.command()(evaluate)
+app.command()(compare)
+app.command()(mteb)
 app.command()(demo)
 
 USER_ERROR = 2

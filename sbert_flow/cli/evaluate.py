@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def evaluate(
@@ -16,7 +19,9 @@ def evaluate(
     detail: Annotated[bool, typer.Option("--detail", help="Also Pearson and the means over subsets.")] = False,
     bootstrap: Annotated[int, typer.Option(help="Resamples of a 95 % interval, shown with --detail; 0: none.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores here.")] = None,
-    card: Annotated[bool, typer.Option("--card", help="Write the scores, before and after the map, in the card.")] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Write the scores, before and after the map, in the card.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
 ) -> None:
     """Spearman correlation of cosine similarity with human scores on the STS tasks, over all pairs of a task."""
@@ -37,7 +42,7 @@ def evaluate(
         saved_card(model)
     tasks = read_tasks(sts, task, split)
     loaded = load(model)
-    settings = {"batch_size": batch_size, "show_progress_bar": sys.stderr.isatty()}
+    settings: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": sys.stderr.isatty()}
     scores = {"model": model, **evaluate_sts(loaded, tasks, detail=detail, bootstrap=bootstrap, **settings)}
     Console().print(_table(scores, f"{model}: Spearman x 100, all pairs of a task ({split})", detail))
     if json_file is not None:
@@ -46,7 +51,7 @@ def evaluate(
         write_scores(model, evaluate_sts(encoder_before_map(loaded), tasks, **settings), scores, split)
 
 
-def _table(scores, title: str, detail: bool):  # type: ignore[no-untyped-def]
+def _table(scores: dict[str, Any], title: str, detail: bool) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")

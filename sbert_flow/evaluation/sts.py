@@ -132,9 +132,7 @@ def bootstrap_interval(
 
     It tells how much the score would vary with other pairs of the same kind, not with another fit.
     """
-    first, second = (
-        np.stack([embeddings[s] for s in side]) for side in (pairs.sentences1, pairs.sentences2)
-    )
+    first, second = (np.stack([embeddings[s] for s in side]) for side in (pairs.sentences1, pairs.sentences2))
     similarities = np.asarray(pairwise_cos_sim(first, second))  # type: ignore[arg-type]
     scores = np.asarray(pairs.scores)
     rng = np.random.default_rng(seed)
@@ -178,8 +176,8 @@ class STSSuite(BaseEvaluator):
         for pairs in tasks:
             if aggregation != "all" and pairs.name not in WHOLE_TASKS and not pairs.subsets:
                 raise ValueError(
-                    f"aggregation {aggregation!r} needs the subset of each pair, which {pairs.name} does not give (the "
-                    "hub's data never do). Use 'all', or files with a \"subset\" in each line."
+                    f"aggregation {aggregation!r} needs the subset of each pair, which {pairs.name} does not give "
+                    "(the hub's data never do). Use 'all', or files with a \"subset\" in each line."
                 )
         self.tasks = list(tasks)
         self.aggregation = aggregation
