@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sbert_flow.cli.analyze import analyze
 from sbert_flow.cli.compare import compare
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
@@ -25,6 +26,7 @@ app.command()(fit)
 app.command()(evaluate)
 app.command()(compare)
 app.command()(mteb)
+app.command()(analyze)
 app.command()(demo)
 
 USER_ERROR = 2
