@@ -72,14 +72,17 @@ def frequency_bins(
         embeddings: shape (words, d), in the order of ``tokens``.
         tokens: the words.
         counts: occurrences in some text; words that do not occur are left out. None takes the order of the vocabulary,
-            which WordPiece tokenizers sort by frequency, roughly.
+            which WordPiece tokenizers sort by frequency, roughly, but for their alphabet: single characters, which stand
+            first, are left out.
         sample: words of a bin whose neighbours are searched.
         seed: of that sample.
 
     Raises:
         ValueError: fewer than 16 words are left.
     """
-    if counts is not None:
+    if counts is None:
+        embeddings = embeddings[[len(token.removeprefix("##")) > 1 for token in tokens]]
+    else:
         order = [i for i in np.argsort([-counts[token] for token in tokens], kind="stable") if counts[tokens[i]]]
         embeddings = embeddings[order]
     if len(embeddings) < 16:

@@ -15,6 +15,7 @@ from torch import Tensor
 from sbert_flow.fitting.statistics import StreamingMoments
 from sbert_flow.flows import live_dimensions
 from sbert_flow.modules import WhiteningLayer
+from sbert_flow.modules.model_card import describe_fit
 from sbert_flow.modules.pipeline import encoder_before_map, split_at_map
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 
@@ -99,6 +100,8 @@ def fit_whitening(
     # In live dimensions only: shrinkage would raise the dead ones from the dead.
     towards = live.double() * (block.diagonal().mean() if len(block) else 0.0)
     layer.set_moments(moments.mean, (1 - rho) * covariance + rho * torch.diag(towards))
+    if isinstance(model, SentenceTransformer):
+        describe_fit(model, None, moments.count)
     return WhiteningResult(layer, moments.count, rho)
 
 
