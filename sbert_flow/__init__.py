@@ -1,4 +1,4 @@
-"""BERT-flow for sentence-transformers: invertible maps that make sentence embeddings isotropic, learnt without labels."""
+"""BERT-flow for sentence-transformers: invertible maps that make embeddings isotropic, learnt without labels."""
 
 from __future__ import annotations
 

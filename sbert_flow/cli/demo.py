@@ -11,15 +11,17 @@ DEMO_POOLINGS = ("layer:0", "layer:3", "layer:5", "cls", "mean")
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the model of the best helped pooling.")] = Path("sbert-flow-demo"),
+    output: Annotated[Path, typer.Option(help="Folder for the model of the best helped pooling.")] = Path(
+        "sbert-flow-demo"
+    ),
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
 ) -> None:
     """Show on a real encoder, without a network, where a flow helps and where it is better left out."""
     import warnings
 
     from rich.console import Console
-    from rich.table import Table
     from rich.progress import track
+    from rich.table import Table
     from sentence_transformers import SentenceTransformer
 
     from sbert_flow.data import sample_pairs, sample_sentences
@@ -37,7 +39,9 @@ def demo(
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The encoder's own Normalize")
-        results = [compare_pooling(encoder, pooling, seed) for pooling in track(DEMO_POOLINGS, "Poolings", console=console)]
+        results = [
+            compare_pooling(encoder, pooling, seed) for pooling in track(DEMO_POOLINGS, "Poolings", console=console)
+        ]
     table = Table(title="all-MiniLM-L6-v2, before -> after the flow", title_justify="left")
     table.add_column("pooling")
     for heading in ("Spearman x 100", "mean cosine"):
@@ -57,7 +61,10 @@ def demo(
         names = ", ".join(r.pooling for r in helped)
         console.print(f"The flow helps {names}: their embeddings lie in a narrow cone, which hides their meaning.")
     if alone:
-        console.print(f"Better left alone: {', '.join(alone)}. It was trained contrastively, which spreads it already.")
+        console.print(
+            f"Better left alone: {', '.join(alone)}. There the encoder's training has already put meaning into the "
+            "directions that vary most, and a flow evens them out."
+        )
     if not helped:
         console.print("No pooling gained, so nothing is saved.")
         return

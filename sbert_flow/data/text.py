@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 TEXT_COLUMNS = (
-    "text", "sentence", "sentences", "sentence1", "sentence2", "sentence_A", "sentence_B", "anchor", "positive", "negative",
-    "premise", "hypothesis", "query", "question", "answer", "passage", "document", "title",
+    "text", "sentence", "sentences", "sentence1", "sentence2", "sentence_A", "sentence_B", "anchor", "positive",
+    "negative", "premise", "hypothesis", "query", "question", "answer", "passage", "document", "title",
 )  # fmt: skip
 """Columns that are taken as text where none are named."""
 
@@ -23,12 +23,12 @@ def read_sentences(
 ) -> Iterator[str]:
     """Yield the sentences of files or hub datasets, one after the other; nothing is kept in memory.
 
-    Plain text has one sentence a line; blank lines are left out. JSON Lines, CSV, TSV and Parquet have columns: of each
-    row, every text column gives a sentence; missing values are left out.
+    Plain text has one sentence a line; blank lines are left out. JSON Lines, CSV, TSV and Parquet have columns: of
+    each row, every text column gives a sentence; missing values are left out.
 
     Args:
-        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is read as plain text) or
-            ids of hub datasets.
+        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is plain text) or ids
+            of hub datasets.
         columns: the text columns; None takes those whose names are known (:data:`TEXT_COLUMNS`).
         subset: configuration of a hub dataset.
         split: split of a hub dataset.
@@ -51,7 +51,13 @@ def _reader(
     if path.is_dir():
         raise FileNotFoundError(f"{source} is a folder; name the files in it.")
     if path.is_file():
-        rows = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".tsv": _csv_rows, ".parquet": _parquet_rows}
+        rows = {
+            ".jsonl": _jsonl_rows,
+            ".ndjson": _jsonl_rows,
+            ".csv": _csv_rows,
+            ".tsv": _csv_rows,
+            ".parquet": _parquet_rows,
+        }
         if path.suffix.lower() not in rows:
             return lambda: _lines(path)
         return lambda: _texts(rows[path.suffix.lower()](path), columns, str(source))
@@ -69,7 +75,8 @@ def _hub_dataset(name: str, subset: str | None, split: str) -> Iterable[dict[str
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # the library has a dozen kinds for "not there" and "no network"
         raise FileNotFoundError(
-            f"{name!r} is neither a file nor a dataset that can be read from the hub ({type(error).__name__}: {error})."
+            f"{name!r} is neither a file nor a dataset that can be read from the hub "
+            f"({type(error).__name__}: {error})."
         ) from error
 
 
@@ -79,7 +86,9 @@ def _decoded(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}). Convert the file to UTF-8.") from error
+                raise ValueError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason}). Convert the file to UTF-8."
+                ) from error
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -131,7 +140,9 @@ def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | 
                 )
         for name in chosen:
             if name not in row:
-                raise ValueError(f"{source}, row {number}: no column {name!r}. Its columns: {', '.join(map(str, row))}.")
+                raise ValueError(
+                    f"{source}, row {number}: no column {name!r}. Its columns: {', '.join(map(str, row))}."
+                )
             value = row[name]
             if value is None:
                 continue

@@ -62,6 +62,4 @@ def compare_pooling(encoder: SentenceTransformer, pooling: str, seed: int) -> Po
     fitted = fit_flow(model, embeddings=raw, seed=seed, show_progress_bar=False)
     latents = fitted.layer.latents(raw).numpy()
     spearman = [score_pairs(pairs, dict(zip(text, space, strict=True)), model) for space in (raw, latents)]
-    return PoolingResult(
-        pooling, model, (spearman[0], spearman[1]), (mean_cosine(raw), mean_cosine(latents))
-    )
+    return PoolingResult(pooling, model, (spearman[0], spearman[1]), (mean_cosine(raw), mean_cosine(latents)))

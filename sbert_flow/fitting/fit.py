@@ -62,8 +62,8 @@ def fit_flow(
     error or an interrupt it is left as it was.
 
     Args:
-        model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer of
-            the recipe's shape.
+        model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer
+            of the recipe's shape.
         sentences: the text; duplicates count once. At least 16, better a few hundred or more, of the domain of use.
         embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``.
         nuisance: for the surface recipes with ``embeddings``: W, shape (d, d), from
@@ -124,7 +124,7 @@ def fit_flow(
     if shape != settings.shape:
         warnings.warn(
             f"the layer's shape {shape} is not that of recipe {recipe!r}, {settings.shape}: it is trained with the "
-            f"recipe's settings all the same. build_model(encoder, pooling, recipe={recipe!r}) makes one of its shape.",
+            f"recipe's settings all the same. build_model(..., recipe={recipe!r}) makes one of its shape.",
             stacklevel=2,
         )
     encoded = time.perf_counter()

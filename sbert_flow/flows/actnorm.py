@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sbert_flow.flows.bijection import Bijection
 
 LOG_SCALE_FACTOR = 3.0
-"""The stored log-scales are multiplied by this, so that they learn faster than the other weights (Kingma & Dhariwal)."""
+"""The stored log-scales are multiplied by this, so that they learn faster than other weights (Kingma & Dhariwal)."""
 
 DEAD_RATIO = 1e-3
 """A dimension is dead when its standard deviation is below this share of the median one."""
@@ -26,7 +26,9 @@ def live_dimensions(std: Tensor) -> Tensor:
     Returns:
         Booleans, shape (d,).
     """
-    moving = std[std > DEAD_RATIO * DEAD_RATIO * std.max()]  # the median must be that of a live one, however many are dead
+    moving = std[
+        std > DEAD_RATIO * DEAD_RATIO * std.max()
+    ]  # the median must be that of a live one, however many are dead
     if len(moving) == 0:
         return torch.zeros_like(std, dtype=torch.bool)
     return std >= DEAD_RATIO * moving.median()

@@ -21,7 +21,9 @@ def standard_normal_log_prob(z: Tensor) -> Tensor:
 
 
 def bits_per_dimension(z: Tensor, log_det: Tensor) -> Tensor:
-    r"""Negative log-likelihood of each row, in bits per dimension: :math:`-(\log N(z; 0, I) + \log|\det|) / (d \ln 2)`.
+    r"""Negative log-likelihood of each row, in bits per dimension.
+
+    .. math:: -(\log N(z; 0, I) + \log|\det|) / (d \ln 2)
 
     It may be negative: the likelihood is a density.
 

@@ -16,7 +16,7 @@ FILE = "flow_training_weights.safetensors"
 
 
 def average_weight(decay: float, step: int) -> float:
-    """Weight of the running average at ``step`` (from 1): it forgets its start at first, then decays with ``decay``."""
+    """Weight of the running average at ``step`` (from 1): it soon forgets its start, then decays with ``decay``."""
     return min(decay, (1 + step) / (10 + step))
 
 

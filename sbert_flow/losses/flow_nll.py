@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sbert_flow.flows import bits_per_dimension
+from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.model_card import CITATION
-from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow, unwrap
+from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
 from sbert_flow.modules.recipes import INIT_ROWS, RECIPES
 from sbert_flow.modules.validation import check_sentences
 
@@ -55,8 +57,8 @@ class FlowNLLLoss(nn.Module):
         _, layer = split_at_flow(model)
         if not layer.initialized and init_sentences is None:
             raise ValueError(
-                "the FlowLayer is not initialised. Give the loss init_sentences, a sample of the training text, or call "
-                "layer.initialize(embeddings) first: a first batch would set it differently in each process."
+                "the FlowLayer is not initialised. Give the loss init_sentences, a sample of the training text, or "
+                "call layer.initialize(embeddings) first: a first batch would set it differently in each process."
             )
         self.model = model  # the Trainer replaces the attribute of this name by its wrapped model
         self.noise = noise
@@ -96,14 +98,16 @@ class FlowNLLLoss(nn.Module):
     def citation(self) -> str:
         return CITATION
 
-    def _freeze(self) -> Any:
+    def _freeze(self) -> FlowLayer:
         """Keep the encoder out of training; the Trainer sets the whole model to train mode before every step."""
         before, layer = split_at_flow(self.model)
         for module in before:
             module.requires_grad_(False).eval()
-        transformer = getattr(unwrap(self.model), "transformers_model", None)
-        if transformer is not None and getattr(transformer, "is_gradient_checkpointing", False):
-            # Nothing to save in a frozen encoder, and the hook behind it would build a graph through all of it.
-            transformer.gradient_checkpointing_disable()
-            transformer.disable_input_require_grads()
+            for part in module.modules():
+                # Gradient checkpointing has nothing to save in a frozen encoder, and its hook on the token embeddings
+                # would build a graph through all of it.
+                if getattr(part, "gradient_checkpointing", False):
+                    setattr(part, "gradient_checkpointing", False)  # noqa: B010 (no such attribute in nn.Module)
+                if isinstance(part, PreTrainedModel) and getattr(part, "_require_grads_hook", None) is not None:
+                    part.disable_input_require_grads()
         return layer

@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from sbert_flow.modules.flow_layer import FlowLayer
-from sbert_flow.modules.map_layer import MapLayer
+from sbert_flow.modules.map_layer import MapLayer, output_width
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import get_recipe
 from sbert_flow.modules.whitening_layer import WhiteningLayer
@@ -29,15 +29,15 @@ def build_model(
     """Return the SentenceTransformer [encoder, pooling, FlowLayer], its flow still to be fitted by ``fit_flow``.
 
     Args:
-        encoder: a hub id or folder, a SentenceTransformer, or a ``Transformer`` module; modules are shared, not copied.
-            An encoder without token states of a transformer (``StaticEmbedding``, ``WordEmbeddings`` with its pooling)
-            keeps its own modules.
+        encoder: a hub id or folder, a SentenceTransformer, or a ``Transformer`` module; modules are shared, not
+            copied. An encoder without token states of a transformer (``StaticEmbedding``, ``WordEmbeddings`` with
+            its pooling) keeps its own modules.
         pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
             It replaces the encoder's own.
         recipe: the recipe whose shape the layer gets; "whitening" makes it a WhiteningLayer, to be fitted by
             ``fit_whitening``.
         **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
-            float16 or bfloat16 are loaded in float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
+            float16 or bfloat16 become float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
 
     Raises:
         ValueError: unknown recipe or pooling, a layer that the encoder does not have, an encoder that this pooling
@@ -92,14 +92,18 @@ def _assemble(
             f"{pooling!r} gives, and a Normalize before it would spoil its density.",
             stacklevel=3,
         )
-    width = next(m.get_embedding_dimension() for m in reversed(modules) if hasattr(m, "get_embedding_dimension"))
+    width = output_width(modules)
+    if width is None:
+        raise ValueError(f"{type(modules[-1]).__name__} does not say how wide its embeddings are.")
     return SentenceTransformer(modules=[*modules, make_map(width)], **model_options)
 
 
 def load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
     """Load an encoder from a folder or the hub, in float32 on a CPU; see :func:`build_model`."""
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise FileNotFoundError(f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub.")
+        raise FileNotFoundError(
+            f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub."
+        )
     encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
     if encoder.device.type == "cpu" and "dtype" not in kwargs.get("model_kwargs", {}):
         if encoder.dtype in (torch.float16, torch.bfloat16):

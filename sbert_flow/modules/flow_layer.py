@@ -160,9 +160,7 @@ class FlowLayer(MapLayer):
         self.initialized.fill_(self.steps_per_level == 0)
 
     @torch.no_grad()
-    def initialize(
-        self, embeddings: Any, noise: float = 0.0, generator: torch.Generator | None = None
-    ) -> None:
+    def initialize(self, embeddings: Any, noise: float = 0.0, generator: torch.Generator | None = None) -> None:
         """Set the data-dependent parameters: every ActNorm gets zero mean and unit variance on this sample.
 
         Dead dimensions (standard deviation below 1e-3 of the median one) keep the scale 1 for good. Nothing else ever

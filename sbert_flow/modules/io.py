@@ -57,7 +57,7 @@ def load(model_name_or_path: str | Path, **kwargs: Any) -> SentenceTransformer:
     path = Path(model_name_or_path).expanduser()
     if path.is_dir() and not (path / "modules.json").is_file():
         raise FileNotFoundError(f"{path} holds no modules.json: it is not a saved SentenceTransformer.")
-    model = _OwnClassesOnly(str(path) if path.exists() else str(model_name_or_path), **kwargs)
+    model: SentenceTransformer = _OwnClassesOnly(str(path) if path.exists() else str(model_name_or_path), **kwargs)
     model.__class__ = SentenceTransformer  # only loading differs
     return model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -63,6 +63,7 @@ class MapLayer(Module):
         cache_folder: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Load the layer from a folder or from the hub.
@@ -109,9 +110,9 @@ class MapLayer(Module):
                 "the map fits badly. Leave it out, or put it after the layer.",
                 stacklevel=2,
             )
-        widths = [m.get_embedding_dimension() for m in before if hasattr(m, "get_embedding_dimension")]
-        if widths and widths[-1] is not None and widths[-1] != self.embedding_dimension:
-            raise ValueError(self._wrong_width(widths[-1]))
+        width = output_width(before)
+        if width is not None and width != self.embedding_dimension:
+            raise ValueError(self._wrong_width(width))
         if getattr(model, "_similarity_fn_name", None) == "dot":
             warnings.warn(
                 f"The model compares by dot product, but the {name} changes the length of embeddings, which then has "
@@ -149,6 +150,12 @@ class MapLayer(Module):
             return tensor.to(device=moved.device) if moved.dtype != tensor.dtype else moved
 
         return super()._apply(keep_dtype, recurse)
+
+
+def output_width(modules: Sequence[nn.Module]) -> int | None:
+    """Width of the embeddings that the modules give together; None where none of them says."""
+    widths = [getattr(module, "get_embedding_dimension", None) for module in modules]
+    return next((width() for width in reversed(widths) if width is not None), None)
 
 
 def _require_package(config_path: Path) -> None:

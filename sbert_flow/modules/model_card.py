@@ -45,8 +45,8 @@ class FlowModelCardData(SentenceTransformerModelCardData):
     def _about_the_map(self) -> str:
         fitted_on = f"It was fitted without labels on {self.fitted_on}. " if self.fitted_on else ""
         return (
-            f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}Compare its "
-            "embeddings by cosine. They are not comparable with embeddings made without the map: index a vector store "
+            f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}Compare "
+            "its embeddings by cosine. They are not comparable with embeddings made without the map: index a vector store "
             "anew when a map is added or fitted again.\n"
         )
 
@@ -55,7 +55,9 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         model_id = self.model_id or "sentence_transformers_model_id"
         return snippet.replace(
             "```python\n", "```python\n# Needs the package of the flow: pip install -U sbert-flow\n", 1
-        ).replace(f'SentenceTransformer("{model_id}")', f'SentenceTransformer("{model_id}", trust_remote_code=True)', 1)
+        ).replace(
+            f'SentenceTransformer("{model_id}")', f'SentenceTransformer("{model_id}", trust_remote_code=True)', 1
+        )
 
 
 def describe_in_card(model: Any) -> None:

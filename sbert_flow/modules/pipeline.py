@@ -16,12 +16,10 @@ Layer = TypeVar("Layer", bound=MapLayer)
 def unwrap(model: nn.Module) -> nn.Module:
     """The model inside what torch.compile, DistributedDataParallel and the like wrap around it."""
     while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif isinstance(getattr(model, "module", None), nn.Module):
-            model = model.module
-        else:
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
             return model
+        model = inner
 
 
 def split_at_map(model: Any, kind: type[Layer] = MapLayer) -> tuple[list[nn.Module], Layer]:  # type: ignore[assignment]
@@ -63,7 +61,7 @@ def encoder_before_map(model: SentenceTransformer) -> SentenceTransformer:
     encoder = SentenceTransformer(
         modules=before,
         device=str(model.device),
-        prompts=dict(model.prompts),
+        prompts={name: prompt or "" for name, prompt in model.prompts.items()},
         default_prompt_name=model.default_prompt_name,
     )
     encoder.model_card_data.generate_widget_examples = False

@@ -15,25 +15,21 @@ POOLINGS = (*TOKEN_POOLINGS, *LAYER_POOLINGS, "layer:K")
 """Names that :func:`pooling_modules` knows; K of ``layer:K`` counts from 0, the embedding layer."""
 
 
-def layer_weights(name: str, num_hidden_layers: int) -> torch.Tensor | None:
-    """Weights of the hidden states 0 (embedding layer) to L that pooling ``name`` averages over; None: last one only.
+def layer_weights(name: str, num_hidden_layers: int) -> torch.Tensor:
+    """Weights of the hidden states 0 (embedding layer) to L that pooling ``name`` averages over.
 
     ``first-last`` is the first transformer layer and the last: what BERT-flow's code does under the name "last2avg".
-    ``first-last-embedding`` is the embedding layer and the last: what its PyTorch port and SimCSE call "first-last-avg".
+    ``first-last-embedding`` is the embedding layer and the last: its PyTorch port and SimCSE call it "first-last-avg".
 
     Raises:
         ValueError: unknown name, or a layer that the encoder does not have.
     """
     last = num_hidden_layers
-    if name in TOKEN_POOLINGS:
-        return None
     match = re.fullmatch(r"layer:(\d+)", name)
     if match:
         layers = [int(match[1])]
         if layers[0] > last:
-            raise ValueError(
-                f"pooling {name!r} is out of range: the encoder has the layers 0 (embeddings) to {last}."
-            )
+            raise ValueError(f"pooling {name!r} is out of range: the encoder has the layers 0 (embeddings) to {last}.")
     elif name in LAYER_POOLINGS:
         layers = {"first-last": [1, last], "first-last-embedding": [0, last], "last-two": [last - 1, last]}[name]
     else:

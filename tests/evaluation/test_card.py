@@ -61,3 +61,16 @@ def test_no_card(tmp_path):
 def test_training_text_stays_out_of_the_card(tiny_encoder, sentences, folder):
     text = (folder / "README.md").read_text()
     assert not any(sentence in text for sentence in sentences if len(sentence) > 20)
+
+
+def test_the_card_says_what_the_map_was_fitted_on(tiny_encoder, sentences, tmp_path):
+    (tmp_path / "news.txt").write_text("\n".join(sentences))
+    for recipe in ("noise", "whitening"):
+        app(
+            ["fit", tiny_encoder, "--text", str(tmp_path / "news.txt"), "--output", str(tmp_path / recipe),
+             "--recipe", recipe],
+            standalone_mode=False,
+        )  # fmt: skip
+        text = (tmp_path / recipe / "README.md").read_text()
+        assert f"{len(set(sentences)):,} distinct sentences of news.txt" in text and str(tmp_path) not in text
+        assert "index a vector store anew" in text

@@ -211,7 +211,13 @@ class TestSaving:
             def upload_folder(self, *, folder_path, **kwargs):
                 from pathlib import Path
 
-                uploaded.update({p.relative_to(folder_path).as_posix(): p.stat().st_size for p in Path(folder_path).rglob("*") if p.is_file()})
+                uploaded.update(
+                    {
+                        p.relative_to(folder_path).as_posix(): p.stat().st_size
+                        for p in Path(folder_path).rglob("*")
+                        if p.is_file()
+                    }
+                )
                 return type("Info", (), {"commit_url": "https://huggingface.co/x", "oid": "0" * 40, "pr_url": None})()
 
             def __getattr__(self, name):
@@ -226,7 +232,11 @@ class TestSaving:
     @pytest.mark.parametrize(
         ("damage", "error", "message"),
         [
-            (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]), OSError, "damaged or cut short"),
+            (
+                lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
+                OSError,
+                "damaged or cut short",
+            ),
             (lambda f: (f / "model.safetensors").unlink(), OSError, "No model.safetensors of the flow"),
             (lambda f: (f / "config.json").write_text("{"), OSError, "config.json .* is damaged"),
             (lambda f: (f / "config.json").write_text('{"embedding_dimension": 30}'), ValueError, "do not fit"),
