@@ -97,7 +97,8 @@ def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs
     if different < 2:
         raise ValueError(f"{name}: a rank correlation needs at least two different scores, but it has {different}.")
     if pairs.subsets and len(pairs.subsets) != len(pairs):
-        raise ValueError(f"{name}: {len(pairs) - len(pairs.subsets)} of {len(pairs)} pairs have no subset, the others do.")
+        missing = len(pairs) - len(pairs.subsets)
+        raise ValueError(f"{name}: {missing} of {len(pairs)} pairs have no subset, the others do.")
     return pairs
 
 

@@ -98,16 +98,16 @@ def score_pairs(
     Raises:
         ValueError: it is undefined because all pairs have the same similarity.
     """
-    return _scores(EncodedOnceEvaluator(pairs, embeddings)(model))[1]
+    return _scores(EncodedOnceEvaluator(pairs, embeddings)(model), len(pairs))[1]
 
 
-def _scores(metrics: dict[str, float]) -> tuple[float, float]:
+def _scores(metrics: dict[str, float], pairs: int) -> tuple[float, float]:
     """Pearson and Spearman correlation of one evaluator."""
     [name] = {key.rpartition("_spearman")[0] for key in metrics if "_spearman" in key}
     pearson, spearman = (float(metrics[f"{name}_{kind}_cosine"]) for kind in ("pearson", "spearman"))
     if np.isnan(spearman) or np.isnan(pearson):
         raise ValueError(
-            f"all pairs of {name} have the same similarity or score, or NaN, so their correlation is undefined. "
+            f"all {pairs} pairs of {name} have the same similarity or score, or NaN, so their correlation is undefined. "
             "Check that the model was fitted and that its embeddings are finite."
         )
     return pearson, spearman
@@ -270,7 +270,7 @@ class STSSuite(BaseEvaluator):
     ) -> tuple[float, float]:  # fmt: skip
         evaluator.embeddings = embeddings
         try:
-            return _scores(evaluator(model, output_path, epoch, steps))
+            return _scores(evaluator(model, output_path, epoch, steps), len(evaluator.scores))
         finally:
             evaluator.embeddings = {}  # a suite outlives its scores; the embeddings need not
 

@@ -72,8 +72,8 @@ def frequency_bins(
         embeddings: shape (words, d), in the order of ``tokens``.
         tokens: the words.
         counts: occurrences in some text; words that do not occur are left out. None takes the order of the vocabulary,
-            which WordPiece tokenizers sort by frequency, roughly, but for their alphabet: single characters, which stand
-            first, are left out.
+            which WordPiece tokenizers sort by frequency, roughly, but for their alphabet: single characters, which
+            stand first, are left out.
         sample: words of a bin whose neighbours are searched.
         seed: of that sample.
 

@@ -38,6 +38,11 @@ class FlowModelCardData(SentenceTransformerModelCardData):
                 info.pop(key, None)
         return info
 
+    def set_widget_examples(self, dataset: Any) -> None:
+        """The library's choice of training sentences to show with the model: none."""
+        if self.copy_training_rows:
+            super().set_widget_examples(dataset)
+
     def generate_usage_snippet(self) -> str:
         """The library's snippet, with the package to install and the flag that lets the library import it."""
         return self._snippet() + self._about_the_map()
@@ -46,8 +51,8 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         fitted_on = f"It was fitted without labels on {self.fitted_on}. " if self.fitted_on else ""
         return (
             f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}Compare "
-            "its embeddings by cosine. They are not comparable with embeddings made without the map: index a vector store "
-            "anew when a map is added or fitted again.\n"
+            "its embeddings by cosine. They are not comparable with embeddings made without the map: index a vector "
+            "store anew when a map is added or fitted again.\n"
         )
 
     def _snippet(self) -> str:
@@ -65,7 +70,6 @@ def describe_in_card(model: Any) -> None:
     card = model.model_card_data
     if type(card) is SentenceTransformerModelCardData:  # a user's own subclass is left as it is
         card.__class__ = FlowModelCardData
-        card.generate_widget_examples = False  # they are sentences of the training text
     if isinstance(card, FlowModelCardData):
         card.add_tags(["sbert-flow", "bert-flow"])
         card.citations.setdefault("BERT-flow", CITATION)
