@@ -143,7 +143,7 @@ def _spaces(model: SentenceTransformer, sentences: list[str], batch_size: int, b
 
 def _cosines(embeddings: np.ndarray, row: dict[str, int], first: list[str], second: list[str]) -> np.ndarray:
     sides = (embeddings[[row[sentence] for sentence in side]] for side in (first, second))
-    return np.asarray(pairwise_cos_sim(*sides))  # type: ignore[arg-type]
+    return np.asarray(pairwise_cos_sim(*sides))
 
 
 def _spearman(x: np.ndarray, y: np.ndarray, name: str) -> float:

@@ -257,7 +257,7 @@ def _row(pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_
         outputs.append(array)
         for pairs in fit.tasks:
             sides = (np.stack([embeddings[s] for s in side]) for side in (pairs.sentences1, pairs.sentences2))
-            cosines.append(np.asarray(pairwise_cos_sim(*sides)))  # type: ignore[arg-type]
+            cosines.append(np.asarray(pairwise_cos_sim(*sides)))
     together = np.concatenate(outputs)
     spectrum = eigenvalue_spectrum(together)
     counts = np.histogram(np.concatenate(cosines), HISTOGRAM_EDGES)[0]

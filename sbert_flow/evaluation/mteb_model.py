@@ -137,7 +137,7 @@ def model_meta(
         public_training_data=public_training_data,
         framework=["Sentence Transformers", "PyTorch", "safetensors"],
         reference=reference,
-        similarity_fn_name=model.similarity_fn_name,
+        similarity_fn_name=model.similarity_fn_name,  # type: ignore[arg-type]
         use_instructions=any(prompt for prompt in model.prompts.values()),
         training_datasets=None if training_datasets is None else set(training_datasets),
         adapted_from=adapted_from,
@@ -154,7 +154,7 @@ def check_similarity(model: SentenceTransformer) -> None:
 
 
 def _embedding_parameters(model: SentenceTransformer) -> int | None:
-    inner = getattr(model[0], "model", None)
+    inner: Any = getattr(model[0], "model", None)
     embeddings = inner.get_input_embeddings() if hasattr(inner, "get_input_embeddings") else None
     return None if embeddings is None else sum(parameter.numel() for parameter in embeddings.parameters())
 

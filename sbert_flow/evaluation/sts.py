@@ -76,9 +76,11 @@ class EncodedOnceEvaluator(EmbeddingSimilarityEvaluator):
     def embed_inputs(self, model: SentenceTransformer | None, sentences: Any, **kwargs: Any) -> np.ndarray:
         return np.stack([self.embeddings[sentence] for sentence in sentences])
 
-    def store_metrics_in_model_card_data(self, model: SentenceTransformer | None, *args: Any, **kwargs: Any) -> None:
+    def store_metrics_in_model_card_data(
+        self, model: Any, metrics: dict[str, Any], epoch: int = 0, step: int = 0
+    ) -> None:
         if model is not None:
-            super().store_metrics_in_model_card_data(model, *args, **kwargs)
+            super().store_metrics_in_model_card_data(model, metrics, epoch, step)
 
 
 def encode_once(
@@ -98,7 +100,7 @@ def score_pairs(
     Raises:
         ValueError: it is undefined because all pairs have the same similarity.
     """
-    return _scores(EncodedOnceEvaluator(pairs, embeddings)(model), len(pairs))[1]
+    return _scores(EncodedOnceEvaluator(pairs, embeddings)(model), len(pairs))[1]  # type: ignore[arg-type]
 
 
 def _scores(metrics: dict[str, float], pairs: int) -> tuple[float, float]:
@@ -133,7 +135,7 @@ def bootstrap_interval(
     It tells how much the score would vary with other pairs of the same kind, not with another fit.
     """
     first, second = (np.stack([embeddings[s] for s in side]) for side in (pairs.sentences1, pairs.sentences2))
-    similarities = np.asarray(pairwise_cos_sim(first, second))  # type: ignore[arg-type]
+    similarities = np.asarray(pairwise_cos_sim(first, second))
     scores = np.asarray(pairs.scores)
     rng = np.random.default_rng(seed)
     values = []
@@ -196,7 +198,7 @@ class STSSuite(BaseEvaluator):
         """The distinct sentences of all tasks."""
         return list(dict.fromkeys(sentence for pairs in self.tasks for sentence in pairs.sentences))
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self, model: SentenceTransformer, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         """Score the model; return ``{"<task>_spearman_cosine", "<task>_pearson_cosine", ..., "sts_average"}``."""
@@ -270,7 +272,8 @@ class STSSuite(BaseEvaluator):
     ) -> tuple[float, float]:  # fmt: skip
         evaluator.embeddings = embeddings
         try:
-            return _scores(evaluator(model, output_path, epoch, steps), len(evaluator.scores))
+            metrics = evaluator(model, output_path, epoch, steps)  # type: ignore[arg-type]
+            return _scores(metrics, len(evaluator.scores))
         finally:
             evaluator.embeddings = {}  # a suite outlives its scores; the embeddings need not
 

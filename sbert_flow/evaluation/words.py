@@ -40,7 +40,7 @@ def word_embeddings(model: SentenceTransformer) -> tuple[np.ndarray, list[str]]:
     Raises:
         ValueError: the encoder has no table of input embeddings, or no vocabulary.
     """
-    inner = getattr(model[0], "model", None)
+    inner: Any = getattr(model[0], "model", None)
     table = inner.get_input_embeddings() if hasattr(inner, "get_input_embeddings") else None
     tokenizer: Any = model.tokenizer
     if table is None or not hasattr(tokenizer, "get_vocab"):
