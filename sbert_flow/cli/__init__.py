@@ -11,9 +11,12 @@ from rich.markup import escape
 
 from sbert_flow.cli.adapt import adapt
 from sbert_flow.cli.advise import advise
+from sbert_flow.cli.analyze import analyze
+from sbert_flow.cli.compare import compare
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
 from sbert_flow.cli.fit import fit
+from sbert_flow.cli.mteb import mteb
 from sbert_flow.cli.score import score
 from sbert_flow.cli.train import train
 
@@ -29,6 +32,9 @@ app.command()(train)
 app.command()(adapt)
 app.command()(score)
 app.command()(evaluate)
+app.command()(compare)
+app.command()(mteb)
+app.command()(analyze)
 app.command()(demo)
 
 USER_ERROR = 2

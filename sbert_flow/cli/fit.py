@@ -25,7 +25,7 @@ def fit(
         str, typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K.")
     ] = "mean",
     recipe: Annotated[
-        str, typer.Option(help="noise, paper, surface, surface-flow, mix, or auto (as advised).")
+        str, typer.Option(help="noise, paper, surface, surface-flow, mix, whitening, or auto (as advised).")
     ] = "noise",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
@@ -50,10 +50,12 @@ def fit(
     from rich.console import Console
 
     from sbert_flow.data import read_sentences
-    from sbert_flow.fitting import distributed, fit_flow
+    from sbert_flow.fitting import FitResult, WhiteningResult, distributed, fit_flow, fit_whitening
     from sbert_flow.fitting.progress import Progress
     from sbert_flow.modules import build_model, save
+    from sbert_flow.modules.build import WHITENING
     from sbert_flow.modules.io import check_output
+    from sbert_flow.modules.model_card import describe_fit
 
     progress = Progress("quiet" if quiet else "json" if json_lines else None)
     with distributed.process_group_from_environment() as device:
@@ -65,17 +67,24 @@ def fit(
         model = build_model(encoder, pooling, recipe)
         if device is not None:
             model.to(device)
+        result: FitResult | WhiteningResult
         try:
-            result = fit_flow(
-                model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed, store=store,
-                dtype=dtype, bf16=bf16, progress=progress,
-            )  # fmt: skip
+            if recipe == WHITENING:
+                if not first:  # one pass that one process makes
+                    return
+                result = fit_whitening(model, sentences, batch_size=batch_size)
+            else:
+                result = fit_flow(
+                    model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed, store=store,
+                    dtype=dtype, bf16=bf16, progress=progress,
+                )  # fmt: skip
         except KeyboardInterrupt as interrupt:
             if first:
                 Console(stderr=True).print(str(interrupt) or "Interrupted.", highlight=False, soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from interrupt
         if not first:
             return
+        describe_fit(model, " and ".join(Path(name).name for name in [*text, *(more_text or [])]), result.rows)
         save(model, output)
     bits = [round(entry["bits_per_dimension"], 4) for entry in result.history[-1:]]  # none where nothing is trained
     if json_lines:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from sbert_flow.data.text import jsonl_rows
 
+COLUMNS = ("sentence1", "sentence2", "score")
+
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R")
 """The seven English tasks that papers average over."""
+
+SICK_FULL = "SICK-R-full"
+"""SICK-R's train, validation and test pairs together, 9,927: what MTEB scores under the name SICK-R."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +48,35 @@ class SentencePairs:
         return len(self.scores)
 
 
-def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
-    """Read JSON Lines with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``.
+def read_pairs(paths: Path | Traversable | Iterable[Path], name: str) -> SentencePairs:
+    """Read JSON Lines with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``, of one file or several.
 
     Raises:
         ValueError: a line is not of that form, a score is not a finite number, or all scores are equal.
     """
+    return pairs_from_rows(_json_lines([paths] if isinstance(paths, Traversable) else paths), name)
+
+
+def _json_lines(paths: Iterable[Path | Traversable]) -> Iterator[tuple[str, Any]]:
+    return ((f"{path}, line {number}", row) for path in paths for number, row in jsonl_rows(path))
+
+
+def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs:
+    """Collect rows with ``sentence1``, ``sentence2``, ``score`` and perhaps ``subset``.
+
+    Args:
+        rows: the place of each row, for messages, and the row.
+        name: the task.
+
+    Raises:
+        ValueError: a row is not of that form, a score is not a finite number, or all scores are equal.
+    """
     pairs = SentencePairs(name, [], [], [])
-    for number, row in jsonl_rows(path):
-        place = f"{path}, line {number}"
-        missing = [key for key in ("sentence1", "sentence2", "score") if key not in row]
+    for place, row in rows:
+        missing = [column for column in COLUMNS if column not in row]
         if missing:
-            raise ValueError(f"{place}: needs sentence1, sentence2 and score, but lacks {', '.join(missing)}.")
-        first, second, score = row["sentence1"], row["sentence2"], row["score"]
+            raise ValueError(f"{place}: needs {', '.join(COLUMNS)}, but lacks {', '.join(missing)}.")
+        first, second, score = (row[column] for column in COLUMNS)
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"{place}: sentence1 and sentence2 must be strings.")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
@@ -64,10 +86,12 @@ def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
         pairs.scores.append(float(score))
         if "subset" in row:
             pairs.subsets.append(str(row["subset"]))
-    if len(set(pairs.scores)) < 2:
-        raise ValueError(
-            f"{path}: a rank correlation needs at least two different scores, but it has {len(set(pairs.scores))}."
-        )
+    different = len(set(pairs.scores))
+    if different < 2:
+        raise ValueError(f"{name}: a rank correlation needs at least two different scores, but it has {different}.")
+    if pairs.subsets and len(pairs.subsets) != len(pairs):
+        missing = len(pairs) - len(pairs.subsets)
+        raise ValueError(f"{name}: {missing} of {len(pairs)} pairs have no subset, the others do.")
     return pairs
 
 
@@ -76,8 +100,8 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
 
     Args:
         folder: the folder of the tasks.
-        tasks: their names; None takes those of the seven that are there.
-        split: which file of each.
+        tasks: their names, of the seven or ``SICK-R-full``; None takes those of the seven that are there.
+        split: which file of each; ``SICK-R-full`` takes all three of SICK-R.
 
     Raises:
         FileNotFoundError: the folder, a task or its split is missing.
@@ -99,13 +123,16 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
             raise FileNotFoundError(f"{folder} holds no <TASK>/{split}.jsonl of {', '.join(STS_TASKS)}.")
     read = []
     for task in tasks:
-        if task not in STS_TASKS:
-            raise ValueError(f"task must be one of {', '.join(STS_TASKS)}, but got {task!r}.")
-        path = folder / task / f"{split}.jsonl"
-        if not path.is_file():
-            there = ", ".join(sorted(p.stem for p in path.parent.glob("*.jsonl"))) or "none"
-            raise FileNotFoundError(f"no {path}. Splits of {task} that are there: {there}.")
-        read.append(read_pairs(path, task))
+        if task not in (*STS_TASKS, SICK_FULL):
+            raise ValueError(f"task must be one of {', '.join((*STS_TASKS, SICK_FULL))}, but got {task!r}.")
+        paths = [folder / task / f"{split}.jsonl"]
+        if task == SICK_FULL:
+            paths = [folder / "SICK-R" / f"{part}.jsonl" for part in ("train", "validation", "test")]
+        for path in paths:
+            if not path.is_file():
+                there = ", ".join(sorted(p.stem for p in path.parent.glob("*.jsonl"))) or "none"
+                raise FileNotFoundError(f"no {path}. Splits of {path.parent.name} that are there: {there}.")
+        read.append(read_pairs(paths, task))
     return read
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sbert_flow.evaluation.sts import evaluate_sts
+from sbert_flow.evaluation.sts import STSSuite, TaskScore, evaluate_sts
 
-__all__ = ["evaluate_sts"]
+__all__ = ["STSSuite", "TaskScore", "evaluate_sts"]

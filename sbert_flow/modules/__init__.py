@@ -5,5 +5,6 @@ from __future__ import annotations
 from sbert_flow.modules.build import build_model
 from sbert_flow.modules.flow_layer import FlowLayer
 from sbert_flow.modules.io import load, save
+from sbert_flow.modules.whitening_layer import WhiteningLayer
 
-__all__ = ["FlowLayer", "build_model", "load", "save"]
+__all__ = ["FlowLayer", "WhiteningLayer", "build_model", "load", "save"]

@@ -5,28 +5,22 @@
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 
 from sbert_flow.flows import FrozenAffine, Glow, inverse_square_root, live_dimensions
 from sbert_flow.flows.glow import standard_normal_log_prob
-from sbert_flow.modules.model_card import describe_in_card
+from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 
 QUANTILES = 1001
 """Log densities of the fitted text that are kept, from the least to the most likely."""
 
 
-class FlowLayer(Module):
+class FlowLayer(MapLayer):
     r"""Maps sentence embeddings x to the latents z = f(x) of a normalizing flow with z ~ N(0, I).
 
     "On the Sentence Embeddings from Pre-trained Language Models" (BERT-flow; Li et al., EMNLP 2020). The map is Glow
@@ -72,8 +66,9 @@ class FlowLayer(Module):
         "adapted",
     ]
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
+    map_name = "flow"
+    fit_hint = "sbert_flow.fit_flow(model, sentences)"
 
-    initialized: Tensor
     noise_unit: Tensor
     center: Tensor
     log_prob_quantiles: Tensor
@@ -105,7 +100,6 @@ class FlowLayer(Module):
         self.raw_weight = float(raw_weight)
         self.flow = Glow(embedding_dimension, levels, steps_per_level, hidden_width, coupling, act_norm)
         self.affine = FrozenAffine(embedding_dimension) if front else None
-        self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
         # Root mean square standard deviation of the embeddings that the flow was initialised on; 0 in dead dimensions.
         self.register_buffer("noise_unit", torch.zeros(embedding_dimension))
         # Of the text that the flow was fitted on; zeros where unknown (an old file, another program's checkpoint).
@@ -114,7 +108,6 @@ class FlowLayer(Module):
         if front:
             self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
         self.adaptation = FrozenAffine(embedding_dimension) if adapted else None
-        self._warned = False
 
     @property
     def adapted(self) -> bool:
@@ -147,10 +140,7 @@ class FlowLayer(Module):
         if "sentence_embedding" not in features:
             raise ValueError("FlowLayer maps sentence embeddings, but gets none: put a Pooling before it.")
         embeddings = features["sentence_embedding"]
-        if embeddings.shape[-1] != self.embedding_dimension:
-            raise ValueError(self._wrong_width(embeddings.shape[-1]))
-        if not self.training:
-            self._warn_if_unfitted()
+        self._check_input(embeddings)
         with torch.autocast(device_type=embeddings.device.type, enabled=False):
             x = (embeddings.detach() if self.training else embeddings).float()
             z, log_det = self._map(x, noise)
@@ -363,72 +353,6 @@ class FlowLayer(Module):
         layer.initialized.fill_(True)
         return layer
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write config.json and model.safetensors into ``output_path`` and the requirement into the model's config."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=True)  # never pickle, whatever is asked for
-        _require_package(Path(output_path).resolve().parent / "config_sentence_transformers.json")
-
-    @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Load the layer from a folder or from the hub.
-
-        Raises:
-            OSError: config or weights are missing, damaged or cut short.
-            ValueError: the weights are of another shape than the config says.
-        """
-        hub: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        place = f"{model_name_or_path}/{subfolder}"
-        try:
-            config = cls.load_config(model_name_or_path=model_name_or_path, **hub)
-        except json.JSONDecodeError as error:
-            raise OSError(f"The flow's config.json in {place} is damaged ({error}). Save the model again.") from error
-        if "embedding_dimension" not in config:
-            raise OSError(f"No config.json of a FlowLayer in {place}. Save the model again.")
-        layer = cls(**{key: config[key] for key in cls.config_keys if key in config})
-        weights = cls.load_file_path(model_name_or_path, filename="model.safetensors", **hub)
-        if weights is None:  # without this the library would fall back to a pickle
-            raise OSError(f"No model.safetensors of the flow in {place}. Save the model again.")
-        try:
-            return cls.load_torch_weights(model_name_or_path=model_name_or_path, model=layer, **hub)
-        except SafetensorError as error:
-            raise OSError(f"The flow's weights in {place} are damaged or cut short ({error}).") from error
-        except RuntimeError as error:
-            raise ValueError(f"The flow's weights in {place} do not fit its config.json {config}: {error}") from error
-
-    def on_model_ready(self, model: nn.Module) -> None:
-        """Check the layer's place in the model and teach the model card how such a model is loaded."""
-        modules = list(model.children())
-        before = modules[: next(index for index, module in enumerate(modules) if module is self)]
-        if not before:
-            raise ValueError("FlowLayer maps the output of an encoder: put it after the pooling, not first.")
-        if type(before[-1]).__name__ == "Normalize":
-            warnings.warn(
-                "A Normalize module before the FlowLayer puts the embeddings on a sphere, where no density exists and "
-                "the flow fits badly. Leave it out, or put it after the layer.",
-                stacklevel=2,
-            )
-        width = output_width(before)
-        if width is not None and width != self.embedding_dimension:
-            raise ValueError(self._wrong_width(width))
-        describe_in_card(model)
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         for name in (
             "center",
@@ -438,48 +362,3 @@ class FlowLayer(Module):
             if hasattr(self, name):
                 state_dict.setdefault(prefix + name, getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-    def _wrong_width(self, got: int) -> str:
-        return (
-            f"FlowLayer(embedding_dimension={self.embedding_dimension}) got embeddings of width {got}. "
-            f"Make it FlowLayer({got}), or use sbert_flow.build_model, which takes the width from the encoder."
-        )
-
-    def _warn_if_unfitted(self) -> None:
-        # Looked at once: reading a flag from a GPU in every batch would stall it, and it would break a compiled graph.
-        if self._warned or torch.compiler.is_compiling():
-            return
-        self._warned = True
-        if not self.initialized:
-            warnings.warn(
-                "This FlowLayer was never fitted, so its output is no better than its input. "
-                "Fit it with sbert_flow.fit_flow(model, sentences).",
-                stacklevel=3,
-            )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # SentenceTransformer casts all modules to the encoder's dtype; the flow needs float32 for its inverse and its
-        # likelihood, so moves follow the device only.
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(device=moved.device) if moved.dtype != tensor.dtype else moved
-
-        return super()._apply(keep_dtype, recurse)
-
-
-def output_width(modules: Sequence[nn.Module]) -> int | None:
-    """Width of the embeddings that the modules give together; None where none of them says."""
-    widths = [getattr(module, "get_embedding_dimension", None) for module in modules]
-    return next((width() for width in reversed(widths) if width is not None), None)
-
-
-def _require_package(config_path: Path) -> None:
-    """Make sentence-transformers >= 6.0 ask for sbert-flow, by name, when a saved model is loaded without it."""
-    try:
-        requirement = f">={version('sbert-flow')}"
-    except PackageNotFoundError:  # run from a source tree: the check would fail on reload
-        return
-    if config_path.is_file():
-        config = json.loads(config_path.read_text("utf-8"))
-        config.setdefault("requirements", {}).setdefault("sbert-flow", requirement)
-        config_path.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")

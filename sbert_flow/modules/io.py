@@ -12,9 +12,10 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.whitening_layer import WhiteningLayer
 
 ALLOWED_ROOTS = ("sentence_transformers", "sbert_flow")
-OWN_CLASSES = {f"{module.__module__}.{module.__name__}": module for module in (FlowLayer,)}
+OWN_CLASSES = {f"{module.__module__}.{module.__name__}": module for module in (FlowLayer, WhiteningLayer)}
 SAVED_NAMES = re.compile(
     r"\d+_\w+|modules\.json|README\.md|config\w*\.json|sentence_bert_config\.json|generation_config\.json"
     r"|model[\w.-]*\.safetensors|model\.safetensors\.index\.json|tokenizer[\w.]*|special_tokens_map\.json"

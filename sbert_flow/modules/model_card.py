@@ -20,10 +20,42 @@ CITATION = """@inproceedings{li-etal-2020-sentence,
 
 @dataclass
 class FlowModelCardData(SentenceTransformerModelCardData):
-    """Model card data whose usage snippet loads a model with a third-party module."""
+    """Model card data whose usage snippet loads a model with a third-party module.
+
+    Attributes:
+        copy_training_rows: let the library copy rows of training data into the card; off, because text may be private.
+        fitted_on: what the map was fitted on, in words, see :func:`describe_fit`.
+    """
+
+    copy_training_rows: bool = False
+    fitted_on: str | None = None
+
+    def compute_dataset_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The library's description of a training set, without its rows."""
+        info = super().compute_dataset_metrics(*args, **kwargs)
+        if not self.copy_training_rows:
+            for key in ("examples", "examples_table", "_example_columns"):
+                info.pop(key, None)
+        return info
+
+    def set_widget_examples(self, dataset: Any) -> None:
+        """The library's choice of training sentences to show with the model: none."""
+        if self.copy_training_rows:
+            super().set_widget_examples(dataset)
 
     def generate_usage_snippet(self) -> str:
         """The library's snippet, with the package to install and the flag that lets the library import it."""
+        return self._snippet() + self._about_the_map()
+
+    def _about_the_map(self) -> str:
+        fitted_on = f"It was fitted without labels on {self.fitted_on}. " if self.fitted_on else ""
+        return (
+            f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}Compare "
+            "its embeddings by cosine. They are not comparable with embeddings made without the map: index a vector "
+            "store anew when a map is added or fitted again.\n"
+        )
+
+    def _snippet(self) -> str:
         snippet = super().generate_usage_snippet()
         model_id = self.model_id or "sentence_transformers_model_id"
         return snippet.replace(
@@ -41,3 +73,15 @@ def describe_in_card(model: Any) -> None:
     if isinstance(card, FlowModelCardData):
         card.add_tags(["sbert-flow", "bert-flow"])
         card.citations.setdefault("BERT-flow", CITATION)
+
+
+def describe_fit(model: Any, text: str | None, rows: int) -> None:
+    """Make the model's card say what its map was fitted on.
+
+    Args:
+        model: the SentenceTransformer.
+        text: the text in words, such as the names of its files; None says the number only.
+        rows: number of distinct sentences.
+    """
+    if isinstance(model.model_card_data, FlowModelCardData):
+        model.model_card_data.fitted_on = f"{rows:,} distinct sentences" + (f" of {text}" if text else "")

@@ -136,8 +136,10 @@ def test_the_missions_own_line(tiny_encoder):
 
 
 def test_settings_of_the_encoder_are_kept(tiny_encoder):
-    model = build_model(tiny_encoder, similarity_fn_name="dot", truncate_dim=8)
-    assert (model.similarity_fn_name, model.truncate_dim) == ("dot", 8)
+    model = build_model(tiny_encoder, similarity_fn_name="euclidean", truncate_dim=8)
+    assert (model.similarity_fn_name, model.truncate_dim) == ("euclidean", 8)
+    with pytest.warns(UserWarning, match="compares by cosine"):
+        assert build_model(tiny_encoder, similarity_fn_name="dot").similarity_fn_name == "cosine"
 
 
 def test_options_that_cannot_be_used_are_refused(tiny_encoder):

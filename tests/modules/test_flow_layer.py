@@ -180,7 +180,7 @@ class TestSaving:
         assert not (tmp_path / "m/2_FlowLayer/pytorch_model.bin").exists()
 
     def test_the_library_names_the_package_when_it_is_missing(self, model, tmp_path, monkeypatch):
-        monkeypatch.setattr("sbert_flow.modules.flow_layer.version", lambda name: "0.1.0")
+        monkeypatch.setattr("sbert_flow.modules.map_layer.version", lambda name: "0.1.0")
         model.save_pretrained(str(tmp_path / "m"))
         config = json.loads((tmp_path / "m" / "config_sentence_transformers.json").read_text())
         assert config["requirements"] == {"sbert-flow": ">=0.1.0"}
