@@ -90,8 +90,8 @@ def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs
     if different < 2:
         raise ValueError(f"{name}: a rank correlation needs at least two different scores, but it has {different}.")
     if pairs.subsets and len(pairs.subsets) != len(pairs):
-        missing = len(pairs) - len(pairs.subsets)
-        raise ValueError(f"{name}: {missing} of {len(pairs)} pairs have no subset, the others do.")
+        without = len(pairs) - len(pairs.subsets)
+        raise ValueError(f"{name}: {without} of {len(pairs)} pairs have no subset, the others do.")
     return pairs
 
 

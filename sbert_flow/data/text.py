@@ -110,7 +110,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = (line for _, line in _decoded(path))
     # TSV as the STS data has it: a quote is a character like any other.
     tsv = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {"strict": True}
-    reader = csv.DictReader(lines, **tsv)  # type: ignore[arg-type]
+    reader = csv.DictReader(lines, **tsv)
     try:
         if not reader.fieldnames:
             raise ValueError(f"{path} is empty: it needs a first line with the names of its columns.")
