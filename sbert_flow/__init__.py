@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbert_flow.fitting import fit_flow, log_prob
-from sbert_flow.losses import FlowNLLLoss
+from sbert_flow.losses import FlowNLLLoss, PseudoTokenLoss
 from sbert_flow.modules import FlowLayer, build_model, load
 
-__all__ = ["FlowLayer", "FlowNLLLoss", "build_model", "fit_flow", "load", "log_prob"]
+__all__ = ["FlowLayer", "FlowNLLLoss", "PseudoTokenLoss", "build_model", "fit_flow", "load", "log_prob"]

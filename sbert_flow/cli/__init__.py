@@ -12,6 +12,7 @@ from rich.markup import escape
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
 from sbert_flow.cli.fit import fit
+from sbert_flow.cli.train import train
 
 app = typer.Typer(
     help="BERT-flow for sentence-transformers: fit a flow on unlabelled text, evaluate, save.",
@@ -20,11 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(fit)
+app.command()(train)
 app.command()(evaluate)
 app.command()(demo)
 
 USER_ERROR = 2
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -36,6 +37,3 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         console.print(f"[red]Error:[/red] {escape(str(error))}")
         sys.exit(USER_ERROR)
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        sys.exit(INTERRUPTED)

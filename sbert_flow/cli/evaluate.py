@@ -16,7 +16,7 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="Split of each task.")] = "test",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores here.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sentences the encoder takes at a time.")] = 32,
 ) -> None:
     """Spearman correlation of cosine similarity with human scores on the STS tasks, over all pairs of a task."""
     import json
@@ -29,6 +29,8 @@ def evaluate(
     from sbert_flow.evaluation import evaluate_sts
     from sbert_flow.modules import load
 
+    if json_file is not None and json_file.is_dir():
+        raise IsADirectoryError(f"{json_file} is a folder. Name a file for the scores.")
     if json_file is not None and not json_file.parent.is_dir():
         raise FileNotFoundError(f"no folder {json_file.parent} to write {json_file.name} into.")
     tasks = read_sts(sts, task, split)
@@ -43,7 +45,7 @@ def evaluate(
     for name, score in scores["tasks"].items():
         table.add_row(name, f"{score['pairs']:,}", f"{100 * score['spearman']:.2f}")
     table.add_section()
-    table.add_row("average", "", f"{100 * scores['average']:.2f}")
+    table.add_row(f"average of {len(tasks)}", "", f"{100 * scores['average']:.2f}")
     Console().print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(scores, indent=2) + "\n", "utf-8")

@@ -28,7 +28,7 @@ def fit(
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the embeddings.")] = 1,
-    batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sentences the encoder takes at a time.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     store: Annotated[
         Path | None,

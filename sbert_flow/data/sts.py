@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+
+from sbert_flow.data.text import jsonl_rows
 
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R")
 """The seven English tasks that papers average over."""
@@ -47,15 +49,12 @@ def read_pairs(path: Path | Traversable, name: str) -> SentencePairs:
         ValueError: a line is not of that form, a score is not a finite number, or all scores are equal.
     """
     pairs = SentencePairs(name, [], [], [])
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, row in jsonl_rows(path):
         place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-            first, second, score = row["sentence1"], row["sentence2"], row["score"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{place}: needs a JSON object with sentence1, sentence2 and score ({error}).") from error
+        missing = [key for key in ("sentence1", "sentence2", "score") if key not in row]
+        if missing:
+            raise ValueError(f"{place}: needs sentence1, sentence2 and score, but lacks {', '.join(missing)}.")
+        first, second, score = row["sentence1"], row["sentence2"], row["score"]
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"{place}: sentence1 and sentence2 must be strings.")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
@@ -89,6 +88,13 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
         raise FileNotFoundError(f"no folder {folder}. It should hold <TASK>/{split}.jsonl for {', '.join(STS_TASKS)}.")
     if tasks is None:
         tasks = [task for task in STS_TASKS if (folder / task / f"{split}.jsonl").is_file()]
+        missing = [task for task in STS_TASKS if task not in tasks]
+        if tasks and missing:
+            warnings.warn(
+                f"{folder} has no {split} split of {', '.join(missing)}: averages are over {len(tasks)} of the "
+                f"{len(STS_TASKS)} tasks.",
+                stacklevel=2,
+            )
         if not tasks:
             raise FileNotFoundError(f"{folder} holds no <TASK>/{split}.jsonl of {', '.join(STS_TASKS)}.")
     read = []

@@ -36,16 +36,21 @@ def build_model(
         ValueError: unknown recipe or pooling, a layer that the encoder does not have, an encoder that this pooling
             cannot be used with.
         OSError: the encoder cannot be loaded.
+        TypeError: options of ``SentenceTransformer`` together with an encoder that is loaded already.
     """
     shape = get_recipe(recipe).shape
     model_options: dict[str, Any] = {}
     if isinstance(encoder, (str, Path)):
         encoder = _load_encoder(str(encoder), **kwargs)
+    elif kwargs:
+        raise TypeError(f"{', '.join(kwargs)}: options of SentenceTransformer are taken with an id or a folder only.")
     if isinstance(encoder, SentenceTransformer):
         model_options = {
             "prompts": dict(encoder.prompts),
             "default_prompt_name": encoder.default_prompt_name,
             "device": str(encoder.device),
+            "similarity_fn_name": encoder.similarity_fn_name,
+            "truncate_dim": encoder.truncate_dim,
         }
         modules = list(encoder.children())
     else:
@@ -80,7 +85,7 @@ def _load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
             f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub."
         )
     encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
-    if encoder.device.type == "cpu" and "dtype" not in kwargs.get("model_kwargs", {}):
+    if encoder.device.type == "cpu" and "dtype" not in (kwargs.get("model_kwargs") or {}):
         if encoder.dtype in (torch.float16, torch.bfloat16):
             encoder.float()
     return encoder

@@ -90,8 +90,10 @@ class FlowLayer(Module):
                 deviation of the embeddings that the flow was initialised on. For training.
 
         Raises:
-            ValueError: x has another width than the layer.
+            ValueError: there is no sentence embedding, or it has another width than the layer.
         """
+        if "sentence_embedding" not in features:
+            raise ValueError("FlowLayer maps sentence embeddings, but gets none: put a Pooling before it.")
         embeddings = features["sentence_embedding"]
         if embeddings.shape[-1] != self.embedding_dimension:
             raise ValueError(self._wrong_width(embeddings.shape[-1]))
@@ -179,7 +181,10 @@ class FlowLayer(Module):
 
         config, state = convert(read(path))
         layer = cls(**config)
-        layer.load_state_dict({**layer.state_dict(), **state})
+        try:
+            layer.load_state_dict({**layer.state_dict(), **state})
+        except RuntimeError as error:
+            raise ValueError(f"{path} is not a Glow of pytorch-bertflow with additive couplings: {error}") from error
         layer.initialized.fill_(True)
         return layer
 

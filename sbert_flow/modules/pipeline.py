@@ -25,6 +25,8 @@ def split_at_flow(model: Any) -> tuple[list[nn.Module], FlowLayer]:
     Raises:
         ValueError: the model has no FlowLayer, or more than one.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a SentenceTransformer is needed, but got {type(model).__name__}: {model!r:.80}.")
     modules = list(unwrap(model).children())
     places = [index for index, module in enumerate(modules) if isinstance(module, FlowLayer)]
     if len(places) != 1:
