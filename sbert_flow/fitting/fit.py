@@ -22,7 +22,7 @@ from sbert_flow.fitting import distributed
 from sbert_flow.fitting.advise import SAMPLE, Advice, advise
 from sbert_flow.fitting.calibration import note_fit
 from sbert_flow.fitting.checkpoint import Checkpoint
-from sbert_flow.fitting.embedding_set import EmbeddingSet
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
 from sbert_flow.fitting.interrupt import terminate_as_interrupt
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.store import EmbeddingStore
@@ -124,6 +124,7 @@ def fit_flow(
         raise ValueError("give either sentences or embeddings, not both or neither.")
     if not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
+    check_dtype(dtype)
     layer = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
     if recipe == AUTO and (embeddings is not None or not isinstance(model, SentenceTransformer)):
         raise ValueError("recipe 'auto' needs a SentenceTransformer and sentences, to measure how views of them lie.")

@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.embedding_set import DTYPES, EmbeddingSet
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
 from sbert_flow.fitting.files import explained, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
@@ -185,8 +185,7 @@ class EmbeddingStore:
         bf16: bool,
     ) -> dict[str, EmbeddingSet]:
         """Write one set for each head; ``encoder`` gives their embeddings side by side."""
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, but got {dtype!r}.")
+        check_dtype(dtype)
         if edit is not None and "embeddings" in heads:
             raise ValueError("an edited set needs a name of its own that says which edit it is and with which seed.")
         chosen = None if rows is None else np.asarray(rows, dtype="<i8")

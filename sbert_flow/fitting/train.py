@@ -234,12 +234,12 @@ class _Loop:
     def _step(self, step: int) -> Tensor:
         recipe, flat = self.recipe, self.flat
         rank, size = distributed.rank(), distributed.world_size()
-        x = self.rows.take()[rank::size].to(self.device, non_blocking=True)
+        x = _to_device(self.rows.take()[rank::size], self.device)
         if self.layer.affine is not None:
             x = self.layer.affine(x)[0]
         if recipe.noise:
             noise = torch.randn(self.batch_size, x.shape[1], generator=self.generator)  # the same on every rank
-            x = x + recipe.noise * self.layer.noise_unit * noise[rank::size].to(self.device, non_blocking=True)
+            x = x + recipe.noise * self.layer.noise_unit * _to_device(noise[rank::size], self.device)
         flat.zero_grad()
         share = len(x) / self.batch_size
         loss = self.gradient(x, lambda z, log_det: share * FlowNLLLoss.compute_loss_from_embeddings([z], [log_det]))
@@ -262,3 +262,10 @@ class _Loop:
                 "Check the embeddings for outliers: the flow is left as it was before the fit."
             )
         self.history.append(recent)
+
+
+def _to_device(rows: Tensor, device: torch.device) -> Tensor:
+    """A copy to a GPU that does not wait for it: only from pinned memory are copies asynchronous."""
+    if rows.device.type == "cpu" and device.type == "cuda":
+        rows = rows.pin_memory()
+    return rows.to(device, non_blocking=True)
