@@ -27,12 +27,14 @@ def evaluate(
 
     from sbert_flow.data import read_sts
     from sbert_flow.evaluation import evaluate_sts
+    from sbert_flow.fitting.adapt import warn_if_shifted
     from sbert_flow.modules import load
 
     if json_file is not None and not json_file.parent.is_dir():
         raise FileNotFoundError(f"no folder {json_file.parent} to write {json_file.name} into.")
     tasks = read_sts(sts, task, split)
     loaded = load(model)
+    warn_if_shifted(loaded, list(dict.fromkeys(sentence for pairs in tasks for sentence in pairs.sentences)))
     scores = {
         "model": model,
         **evaluate_sts(loaded, tasks, batch_size=batch_size, show_progress_bar=sys.stderr.isatty()),
