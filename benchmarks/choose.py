@@ -25,7 +25,7 @@ from sentence_transformers.base.modules import Transformer
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, SAMPLE, VIEWED, decide, measure
+from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO, SAMPLE, VIEWED, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 from sbert_flow.modules.pooling import pooling_modules
@@ -206,10 +206,13 @@ def summary(rows: list[dict[str, Any]]) -> None:
     above = [f"{row['encoder']} {row['pooling']} {row['regret']:.1f}" for row in rows if row["regret"] > 1.0]
     print("advice above 1.0: " + ("; ".join(above) or "none"))
     separation = np.array([row["view_separation"] for row in rows])
+    flat = np.array([row["participation_ratio"] > MIX_RATIO for row in rows])
     names = np.array([row["encoder"] for row in rows])
     for left_out, groups in {"space": np.arange(len(rows)), "encoder": names}.items():
         if len(set(groups)) > 1:
-            regret = np.concatenate([_held_out(separation, lost, groups == group) for group in sorted(set(groups))])
+            regret = np.concatenate(
+                [_held_out(separation, flat, lost, groups == group) for group in sorted(set(groups))]
+            )
             print(f"bounds set without the {left_out}: mean {regret.mean():.2f}, worst {regret.max():.2f}")
 
 
@@ -236,11 +239,12 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _held_out(separation: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
+def _held_out(separation: np.ndarray, flat: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
     """Regret in the spaces ``held`` of the two bounds of view separation that are best on the others."""
 
     def regret(low: float, high: float) -> np.ndarray:
-        return np.where(separation < low, lost["surface-flow"], np.where(separation < high, lost["mix"], lost["raw"]))
+        mix = np.where(separation < high, lost["mix"], lost["raw"])
+        return np.where((separation < low) & ~flat, lost["surface-flow"], mix)
 
     grid = np.arange(2, 14, 0.25)
     candidates = [regret(low, high) for low in grid for high in grid if low <= high]

@@ -31,6 +31,9 @@ FLOW_BELOW = 6.0
 LEAVE_ABOVE = 8.5
 """Bounds of the view separation: in the spaces tried, maps gained below the first and lost above the second."""
 
+MIX_RATIO = 70
+"""Participation ratio above which mixing gained more than replacing."""
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -125,21 +128,25 @@ def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, n
 
 
 def decide(measures: dict[str, float]) -> Advice:
-    """The rule: by view separation, below 6 replace the space, above 8.5 leave it, between the two mix both.
+    """The rule, from "view_separation", "participation_ratio" and "sentences".
 
-    The flow behind the surface map is for 2,000 sentences or more; it learns less text by heart.
+    Above a separation of 8.5 leave the space alone. Above 6, or with a participation ratio above 70, mix both spaces.
+    Otherwise replace it; the flow behind the surface map is for 2,000 sentences or more: it learns less by heart.
     """
-    separation = measures["view_separation"]
+    separation, ratio = measures["view_separation"], measures["participation_ratio"]
     start = f"an edited sentence lies {separation:.1f} standard deviations above random pairs"
-    if separation < FLOW_BELOW:
-        recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
-        reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe {recipe!r} on text of the domain of use."
-        return Advice("flow", recipe, reason, measures)
-    if separation < LEAVE_ABOVE:
+    if separation >= LEAVE_ABOVE:
+        reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
+        return Advice("leave", None, reason, measures)
+    if separation >= FLOW_BELOW:
         reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, recipe 'mix' is the safe gain."
         return Advice("mix", "mix", reason, measures)
-    reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
-    return Advice("leave", None, reason, measures)
+    if ratio > MIX_RATIO:
+        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO}, recipe 'mix' gained most."
+        return Advice("mix", "mix", reason, measures)
+    recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
+    reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe {recipe!r} on text of the domain of use."
+    return Advice("flow", recipe, reason, measures)
 
 
 def _truncated(encoder: SentenceTransformer, sentences: list[str]) -> int:

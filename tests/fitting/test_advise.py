@@ -14,18 +14,19 @@ from sbert_flow.modules.pipeline import encoder_before_flow
 
 
 @pytest.mark.parametrize(
-    ("separation", "sentences", "decision", "recipe"),
+    ("separation", "ratio", "sentences", "decision", "recipe"),
     [
-        (1.7, 5000, "flow", "surface-flow"),
-        (5.9, 2000, "flow", "surface-flow"),
-        (5.9, 1999, "flow", "surface"),
-        (7.2, 5000, "mix", "mix"),
-        (8.6, 5000, "leave", None),
-        (20.0, 60, "leave", None),
+        (1.7, 15, 5000, "flow", "surface-flow"),
+        (5.9, 70, 2000, "flow", "surface-flow"),
+        (5.9, 15, 1999, "flow", "surface"),
+        (5.9, 71, 5000, "mix", "mix"),
+        (7.2, 15, 5000, "mix", "mix"),
+        (8.6, 110, 5000, "leave", None),
+        (20.0, 15, 60, "leave", None),
     ],
 )
-def test_rule(separation: float, sentences: int, decision: str, recipe: str | None) -> None:
-    advice = decide({"view_separation": separation, "sentences": sentences})
+def test_rule(separation: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
+    advice = decide({"view_separation": separation, "participation_ratio": ratio, "sentences": sentences})
     assert (advice.decision, advice.recipe) == (decision, recipe)
     assert f"{separation:.1f}" in str(advice)
 
