@@ -142,7 +142,7 @@ def decide(measures: dict[str, float]) -> Advice:
         reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, recipe 'mix' is the safe gain."
         return Advice("mix", "mix", reason, measures)
     if ratio > MIX_RATIO:
-        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO}, recipe 'mix' gained most."
+        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO}, 'mix' gained most."
         return Advice("mix", "mix", reason, measures)
     recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
     reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe {recipe!r} on text of the domain of use."
