@@ -25,7 +25,7 @@ from sentence_transformers.base.modules import Transformer
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import SAMPLE, VIEWED, decide, measure
+from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO, SAMPLE, VIEWED, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 from sbert_flow.modules.pooling import pooling_modules
@@ -47,7 +47,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
     parser.add_argument("--edited", type=int, default=EDITED, help="sentences that are edited for W")
     parser.add_argument("--store", help="folder that keeps the embeddings")
-    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument(
+        "--json", type=Path, help="file for the rows; those that it holds already are not computed again"
+    )
+    parser.add_argument("--plot", type=Path, help="file for the picture (needs matplotlib)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
@@ -58,18 +61,22 @@ def main() -> None:
     place = {text: index for index, text in enumerate(texts)}
     print(f"{len(sentences):,} sentences of {sum(map(len, tasks)):,} pairs, {len(chosen):,} edited", flush=True)
     print("space | " + " | ".join(METHODS) + " | separation | PR | cosine | advice | regret", flush=True)
-    rows = []
+    rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    known = {(row["encoder"], row["pooling"]) for row in rows}
+    rows = [printed({**row, "sentences": len(sentences)}) for row in rows]
     with TemporaryDirectory() as temporary:
         store = EmbeddingStore.open(options.store or temporary, texts)
         for encoder, transformer in encoders(options):
-            names = options.pooling or all_poolings(transformer)
+            names = [n for n in options.pooling or all_poolings(transformer) if (encoder, n) not in known]
+            if not names:
+                continue
             sets = store.embed_poolings(transformer, {name: pooling_modules(transformer, name) for name in names})
             for name, found in sets.items():
                 array = np.array(found[:], dtype=np.float32)
                 x, originals = (array[[place[text] for text in block]] for block in (sentences, chosen))
                 edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
                 few = {edit: view[:VIEWED] for edit, view in edited.items()}
-                numbers = measure(x[:SAMPLE], originals[:VIEWED], few)
+                numbers = {**measure(x[:SAMPLE], originals[:VIEWED], few), "sentences": len(sentences)}
                 nuisance = nuisance_moment(
                     torch.from_numpy(originals), {edit: torch.from_numpy(view) for edit, view in edited.items()}
                 )
@@ -77,6 +84,8 @@ def main() -> None:
                 if options.json:
                     options.json.write_text(json.dumps(rows, indent=1) + "\n")
     summary(rows)
+    if options.plot:
+        plot(rows, options.plot)
 
 
 def drawn(task: SentencePairs, count: int | None) -> SentencePairs:
@@ -144,26 +153,24 @@ def report(
     for recipe in RECIPES:
         fitted = fit_flow(embeddings=x, nuisance=nuisance, recipe=recipe, show_progress_bar=False)
         scores[recipe] = average(fitted.layer.eval().outputs(x).numpy(), tasks, place)
-    advice = decide(numbers)
-    regret = max(scores.values()) - scores[advice.recipe or "raw"]
+    return printed({"encoder": encoder, "pooling": pooling, **scores, **numbers})
+
+
+def printed(row: dict[str, Any]) -> dict[str, Any]:
+    """Print the row, and return it with the advice and its regret."""
+    advice = decide(row)
+    regret = max(row[method] for method in METHODS) - row[advice.recipe or "raw"]
     cells = [
-        f"{encoder} {pooling}",
-        *(f"{scores[method]:.1f}" for method in METHODS),
-        f"{numbers['view_separation']:.1f}",
-        f"{numbers['participation_ratio']:.0f}",
-        f"{numbers['mean_cosine']:.2f}",
-        advice.decision,
+        f"{row['encoder']} {row['pooling']}",
+        *(f"{row[method]:.1f}" for method in METHODS),
+        f"{row['view_separation']:.1f}",
+        f"{row['participation_ratio']:.0f}",
+        f"{row['mean_cosine']:.2f}",
+        advice.recipe or advice.decision,
         f"{regret:.1f}",
     ]
     print(" | ".join(cells), flush=True)
-    return {
-        "encoder": encoder,
-        "pooling": pooling,
-        **scores,
-        **numbers,
-        "decision": advice.decision,
-        "regret": regret,
-    }
+    return {**row, "advice": advice.recipe or advice.decision, "regret": regret}
 
 
 def average(x: np.ndarray, tasks: list[SentencePairs], place: dict[str, int]) -> float:
@@ -186,11 +193,11 @@ def summary(rows: list[dict[str, Any]]) -> None:
     rules = {
         "advice": np.array([row["regret"] for row in rows]),
         **{f"always {method}": lost[method] for method in METHODS},
-        "mean cosine < .29: raw, else surface": follow(
-            ["raw" if row["mean_cosine"] < 0.29 else "surface" for row in rows]
+        "mean cosine < .29: raw, else surface-flow": follow(
+            ["raw" if row["mean_cosine"] < 0.29 else "surface-flow" for row in rows]
         ),
-        "participation ratio > 70: mix, else surface": follow(
-            ["mix" if row["participation_ratio"] > 70 else "surface" for row in rows]
+        "participation ratio > 70: mix, else surface-flow": follow(
+            ["mix" if row["participation_ratio"] > 70 else "surface-flow" for row in rows]
         ),
     }
     print(f"\nregret over {len(rows)} spaces, and the share of spaces where it is at most 1.0")
@@ -199,18 +206,45 @@ def summary(rows: list[dict[str, Any]]) -> None:
     above = [f"{row['encoder']} {row['pooling']} {row['regret']:.1f}" for row in rows if row["regret"] > 1.0]
     print("advice above 1.0: " + ("; ".join(above) or "none"))
     separation = np.array([row["view_separation"] for row in rows])
+    flat = np.array([row["participation_ratio"] > MIX_RATIO for row in rows])
     names = np.array([row["encoder"] for row in rows])
     for left_out, groups in {"space": np.arange(len(rows)), "encoder": names}.items():
         if len(set(groups)) > 1:
-            regret = np.concatenate([_held_out(separation, lost, groups == group) for group in sorted(set(groups))])
+            regret = np.concatenate(
+                [_held_out(separation, flat, lost, groups == group) for group in sorted(set(groups))]
+            )
             print(f"bounds set without the {left_out}: mean {regret.mean():.2f}, worst {regret.max():.2f}")
 
 
-def _held_out(separation: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Gain over the raw space against the view separation, with the bounds of the advice."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    separation = [row["view_separation"] for row in rows]
+    for recipe, marker in {"surface": "o", "mix": "x"}.items():
+        gains = [row[recipe] - row["raw"] for row in rows]
+        axes.scatter(separation, gains, marker=marker, s=22, label=recipe)
+    axes.axhline(0, color="black", linewidth=0.8)
+    for bound in (FLOW_BELOW, LEAVE_ABOVE):
+        axes.axvline(bound, color="grey", linestyle="--", linewidth=0.8)
+    top = axes.get_ylim()[1]
+    places = {"surface": FLOW_BELOW - 1, "mix": (FLOW_BELOW + LEAVE_ABOVE) / 2, "leave": LEAVE_ABOVE + 1}
+    for text, place in places.items():
+        axes.text(place, 0.95 * top, text, ha="center")
+    axes.set_xlabel("view separation of the raw space (standard deviations)")
+    axes.set_ylabel("gain in average Spearman x 100")
+    axes.legend(loc="center right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def _held_out(separation: np.ndarray, flat: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
     """Regret in the spaces ``held`` of the two bounds of view separation that are best on the others."""
 
     def regret(low: float, high: float) -> np.ndarray:
-        return np.where(separation < low, lost["surface"], np.where(separation < high, lost["mix"], lost["raw"]))
+        mix = np.where(separation < high, lost["mix"], lost["raw"])
+        return np.where((separation < low) & ~flat, lost["surface-flow"], mix)
 
     grid = np.arange(2, 14, 0.25)
     candidates = [regret(low, high) for low in grid for high in grid if low <= high]

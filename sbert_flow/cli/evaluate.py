@@ -33,6 +33,7 @@ def evaluate(
     from sbert_flow.cli.tasks import read_tasks
     from sbert_flow.evaluation import evaluate_sts
     from sbert_flow.evaluation.card import saved_card, write_scores
+    from sbert_flow.fitting.adapt import warn_if_shifted
     from sbert_flow.modules import load
     from sbert_flow.modules.pipeline import encoder_before_map
 
@@ -44,6 +45,7 @@ def evaluate(
         saved_card(model)
     tasks = read_tasks(sts, task, split)
     loaded = load(model)
+    warn_if_shifted(loaded, list(dict.fromkeys(sentence for pairs in tasks for sentence in pairs.sentences)))
     settings: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": sys.stderr.isatty()}
     scores = {"model": model, **evaluate_sts(loaded, tasks, detail=detail, bootstrap=bootstrap, **settings)}
     Console().print(_table(scores, f"{model}: Spearman x 100, all pairs of a task ({split})", detail))

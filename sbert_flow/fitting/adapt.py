@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ MIN_SENTENCES = 50
 COVARIANCE_SENTENCES = 300
 """Sentences from which on part of the covariance is adapted too."""
 
-LARGE_SHIFT = 0.05
-"""Bits per dimension from which on a shift is called large."""
+LARGE_SHIFT = 0.1
+"""Bits per dimension from which on a shift is called large: on STS, maps began to lose there."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Shift:
         bits_per_dimension: by how much the new text is less likely, in bits per dimension.
         interval: 95 % confidence interval of it, from the spread over sentences.
         distance: between the means in the latent space, in units of the root mean square latent, per dimension.
-        large: whether the whole interval lies above .05 bits per dimension.
+        large: whether the whole interval lies above .1 bits per dimension.
         sentences: how many were measured.
     """
 
@@ -47,6 +48,10 @@ class Shift:
 
 def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
     """Compare embeddings (n, d), as they come before the layer, with those that the layer was fitted on.
+
+    A trained flow finds the text it was fitted on more likely than other text of the same kind: by about .1 bits per
+    dimension when it was fitted on 1,000 sentences, .02 when on 5,000 (all-MiniLM-L6-v2, layer 3). The surface map
+    hardly does (.02 from 300 sentences on).
 
     Raises:
         ValueError: fewer than two rows, or a layer that does not know its own text.
@@ -92,6 +97,29 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     seen = moments(x)
     layer.adapt(seen.mean, seen.covariance if len(x) >= COVARIANCE_SENTENCES else None)
     return shift
+
+
+def warn_if_shifted(model: SentenceTransformer, sentences: Sequence[str], *, batch_size: int = 32) -> None:
+    """Warn when text on which a fitted model is used lies far from the text it was fitted on.
+
+    A sample of 300 sentences is encoded. Nothing is said of models without a flow, or adapted ones, or where the layer
+    does not know its own text.
+    """
+    layers = [module for module in model.children() if isinstance(module, FlowLayer)]
+    if len(layers) != 1 or layers[0].adapted or not layers[0].log_prob_quantiles.any():
+        return
+    order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0))[:COVARIANCE_SENTENCES]
+    sample = [sentences[index] for index in order.tolist()]
+    x = encoder_before_flow(model).encode(
+        sample, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+    )
+    shift = measure_shift(layers[0], x)
+    if shift.large:
+        warnings.warn(
+            f"this text takes {shift.bits_per_dimension:.2f} bits per dimension more than the text the flow was "
+            "fitted on: another domain, on which it can fall below the raw encoder. Adapt it: sbert-flow adapt.",
+            stacklevel=2,
+        )
 
 
 def _shift_of_fit(layer: FlowLayer, x: torch.Tensor) -> Shift:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,15 @@ VIEWED = 300
 LEAST_TEXT = 50
 """Distinct sentences below which a map is not worth its risk."""
 
+FLOW_TEXT = 2000
+"""Distinct sentences from which on a flow is trained behind the surface map."""
+
 FLOW_BELOW = 6.0
 LEAVE_ABOVE = 8.5
 """Bounds of the view separation: in the spaces tried, maps gained below the first and lost above the second."""
+
+MIX_RATIO = 70
+"""Participation ratio above which mixing gained more than replacing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Advice:
         decision: "leave", "mix", "flow" or "too little text".
         recipe: the recipe to fit, or None.
         reason: one or two sentences, for people.
-        measures: what was measured on the raw embeddings; empty when there is too little text.
+        measures: what was measured on the raw embeddings and the text.
     """
 
     decision: str
@@ -65,21 +71,29 @@ def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 
     Raises:
         ValueError: no sentences, items that are not strings, embeddings that are all alike.
     """
-    distinct, seen = _count(sentences)
-    if len(distinct) < LEAST_TEXT:
+    listed = list(sentences) if not isinstance(sentences, str) else sentences
+    distinct = check_sentences(listed, least=1)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
+    sample = [distinct[index] for index in order]
+    advice = advise_sample(encoder_of(model), sample, len(distinct), seed=seed, batch_size=batch_size)
+    return replace(advice, measures={**advice.measures, "duplicates": len(listed) - len(distinct)})
+
+
+def advise_sample(
+    encoder: SentenceTransformer, sample: list[str], sentences: int, *, seed: int = 0, batch_size: int = 32
+) -> Advice:
+    """The advice of :func:`advise` from distinct sentences in random order, drawn from a text of ``sentences``."""
+    if sentences < LEAST_TEXT:
         return Advice(
             "too little text",
             None,
-            f"there are {len(distinct)} different sentences; {LEAST_TEXT} are the least, 300 give most of the gain.",
-            {},
+            f"there are {sentences} different sentences; {LEAST_TEXT} are the least, 300 give most of the gain.",
+            {"sentences": sentences},
         )
-    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
-    sample = [distinct[index] for index in order]
     try:
         chosen, views = viewed(sample, None, seed, count=VIEWED)
     except ValueError as error:
-        return Advice("too little text", None, str(error), {})
-    encoder = encoder_of(model)
+        return Advice("too little text", None, str(error), {"sentences": sentences})
     texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
     encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
     place = {text: index for index, text in enumerate(texts)}
@@ -88,12 +102,7 @@ def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 
         return encoded[[place[text] for text in block]]
 
     measures = measure(rows(sample), rows(chosen), {name: rows(block) for name, block in views.items()})
-    counts = {
-        "sentences": len(distinct),
-        "duplicates": seen - len(distinct),
-        "truncated": _truncated(encoder, sample),
-    }
-    return decide({**measures, **counts})
+    return decide({**measures, "sentences": sentences, "truncated": _truncated(encoder, sample)})
 
 
 def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -119,22 +128,25 @@ def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, n
 
 
 def decide(measures: dict[str, float]) -> Advice:
-    """The rule: by view separation, below 6 replace the space, above 8.5 leave it, between the two mix both."""
-    separation = measures["view_separation"]
+    """The rule, from "view_separation", "participation_ratio" and "sentences".
+
+    Above a separation of 8.5 leave the space alone. Above 6, or with a participation ratio above 70, mix both spaces.
+    Otherwise replace it; the flow behind the surface map is for 2,000 sentences or more: it learns less by heart.
+    """
+    separation, ratio = measures["view_separation"], measures["participation_ratio"]
     start = f"an edited sentence lies {separation:.1f} standard deviations above random pairs"
-    if separation < FLOW_BELOW:
-        reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe 'surface' on text of the domain of use."
-        return Advice("flow", "surface", reason, measures)
-    if separation < LEAVE_ABOVE:
+    if separation >= LEAVE_ABOVE:
+        reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
+        return Advice("leave", None, reason, measures)
+    if separation >= FLOW_BELOW:
         reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, recipe 'mix' is the safe gain."
         return Advice("mix", "mix", reason, measures)
-    reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
-    return Advice("leave", None, reason, measures)
-
-
-def _count(sentences: Iterable[str]) -> tuple[list[str], int]:
-    listed = list(sentences) if not isinstance(sentences, str) else sentences
-    return check_sentences(listed, least=1), len(listed)
+    if ratio > MIX_RATIO:
+        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO}, 'mix' gained most."
+        return Advice("mix", "mix", reason, measures)
+    recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
+    reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe {recipe!r} on text of the domain of use."
+    return Advice("flow", recipe, reason, measures)
 
 
 def _truncated(encoder: SentenceTransformer, sentences: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.advise import SAMPLE, Advice, advise
+from sbert_flow.fitting.advise import SAMPLE, Advice, advise_sample
 from sbert_flow.fitting.calibration import note_fit
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
@@ -160,7 +161,9 @@ def fit_flow(
             opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
             encoder = encoder_before_flow(model)
             if recipe == AUTO:
-                advice = advise(model, opened.at(opened.sample(SAMPLE, seed)), seed=seed, batch_size=batch_size)
+                sample = opened.at(opened.sample(SAMPLE, seed))
+                random.Random(seed).shuffle(sample)  # it comes in the text's order
+                advice = advise_sample(encoder, sample, len(opened), seed=seed, batch_size=batch_size)
                 if advice.recipe is None:
                     raise ValueError(f"{advice}\nName a recipe, such as 'surface', to fit one all the same.")
                 recipe, settings = advice.recipe, get_recipe(advice.recipe)

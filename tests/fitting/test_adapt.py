@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from scipy.linalg import fractional_matrix_power
 
 from sbert_flow import FlowLayer, adapt, build_model, fit_flow, load
 from sbert_flow.fitting import measure_shift
+from sbert_flow.fitting.adapt import warn_if_shifted
 from sbert_flow.modules import save
 from sbert_flow.modules.pipeline import encoder_before_flow
 
@@ -129,3 +132,17 @@ def test_bad_use(tiny_encoder: str, sentences: list[str]) -> None:
         foreign.percentile(torch.zeros(2))
     with pytest.raises(ValueError, match="does not know"):
         foreign.adapt(torch.zeros(4))
+
+
+def test_warning_on_another_domain_and_none_on_its_own(tiny_encoder: str, sentences: list[str]) -> None:
+    model = build_model(tiny_encoder, recipe="surface")
+    fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
+    far = [f"turkey turkey turkey turkey {word}" for word in " ".join(sentences).split()[:100]]
+    with pytest.warns(UserWarning, match="bits per dimension more than the text the flow was fitted on"):
+        warn_if_shifted(model, far)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_shifted(model, sentences[:300])
+        warn_if_shifted(encoder_before_flow(model), far)
+        adapt(model, far)
+        warn_if_shifted(model, far)

@@ -14,17 +14,19 @@ from sbert_flow.modules.pipeline import encoder_before_flow
 
 
 @pytest.mark.parametrize(
-    ("separation", "decision", "recipe"),
+    ("separation", "ratio", "sentences", "decision", "recipe"),
     [
-        (1.7, "flow", "surface"),
-        (5.9, "flow", "surface"),
-        (7.2, "mix", "mix"),
-        (8.6, "leave", None),
-        (20, "leave", None),
+        (1.7, 15, 5000, "flow", "surface-flow"),
+        (5.9, 70, 2000, "flow", "surface-flow"),
+        (5.9, 15, 1999, "flow", "surface"),
+        (5.9, 71, 5000, "mix", "mix"),
+        (7.2, 15, 5000, "mix", "mix"),
+        (8.6, 110, 5000, "leave", None),
+        (20.0, 15, 60, "leave", None),
     ],
 )
-def test_rule(separation: float, decision: str, recipe: str | None) -> None:
-    advice = decide({"view_separation": separation})
+def test_rule(separation: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
+    advice = decide({"view_separation": separation, "participation_ratio": ratio, "sentences": sentences})
     assert (advice.decision, advice.recipe) == (decision, recipe)
     assert f"{separation:.1f}" in str(advice)
 
