@@ -13,8 +13,7 @@ class FlowAdamW(torch.optim.AdamW):
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g,\quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,\quad
               \theta \leftarrow \theta - \eta \left(\frac{m}{\sqrt{v} + \epsilon} + \lambda \theta\right)
 
-    The early steps are up to six times as long as corrected ones. In the few hundred steps of a flow's fit that
-    counts: with the corrected AdamW at the same rate, STS scores come out about a point lower.
+    The early steps are up to six times as long as corrected ones, so a fit of a few hundred steps ends elsewhere.
 
     Args:
         params: parameters or groups, as for any torch optimiser.
