@@ -182,8 +182,8 @@ class FlowLayer(Module):
         Args:
             matrix: A, shape (d, d).
             mean: mu, shape (d,).
-            covariance_share: M^(-1/2) T M^(-1/2), shape (d, d), where A is M^(-1/2) up to scale and T the covariance of
-                the embeddings; :meth:`adapt` needs it to take in another covariance.
+            covariance_share: M^(-1/2) T M^(-1/2), shape (d, d), where A is M^(-1/2) up to scale and T the covariance
+                of the embeddings; :meth:`adapt` needs it to take in another covariance.
 
         Raises:
             ValueError: the layer has no front, or the matrix is singular.
@@ -324,8 +324,8 @@ class FlowLayer(Module):
         """
         if not self.center.any():
             raise ValueError(
-                "this flow does not know the mean of the text it was fitted on (it was fitted by another program or by "
-                "the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
+                "this flow does not know the mean of the text it was fitted on (it was fitted by another program or "
+                "by the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
             )
         device, center = self.center.device, self.center.double()
         matrix = torch.eye(self.embedding_dimension, dtype=torch.float64, device=device)
@@ -425,7 +425,7 @@ class FlowLayer(Module):
         describe_in_card(model)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        for name in ("center", "log_prob_quantiles", "covariance_share"):  # files from before there were fronts lack them
+        for name in ("center", "log_prob_quantiles", "covariance_share"):  # early files lack them
             if hasattr(self, name):
                 state_dict.setdefault(prefix + name, getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
