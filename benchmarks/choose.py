@@ -218,7 +218,10 @@ def summary(rows: list[dict[str, Any]]) -> None:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Gain over the raw space against the view separation, with the bounds of the advice."""
-    import matplotlib.pyplot as plt
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise SystemExit("the picture needs matplotlib: pip install matplotlib") from error
 
     figure, axes = plt.subplots(figsize=(7, 4))
     separation = [row["view_separation"] for row in rows]

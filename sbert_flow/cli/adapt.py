@@ -11,7 +11,7 @@ import typer
 def adapt(
     model: Annotated[str, typer.Argument(help="Model with a fitted flow: folder or hub id.")],
     output: Annotated[Path, typer.Option(help="Folder for the adapted model.")],
-    text: Annotated[list[str] | None, typer.Option(help="File of the new domain's sentences; repeatable.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="File of the new domain's text; may be repeated.")] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Undo the adaptation instead.")] = False,
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,

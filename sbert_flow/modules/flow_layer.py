@@ -316,8 +316,8 @@ class FlowLayer(MapLayer):
         """
         if not self.center.any():
             raise ValueError(
-                "this flow does not know the mean of the text it was fitted on (by another program or "
-                "the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
+                "this flow does not know the mean of the text it was fitted on (it was fitted by another program or "
+                "by the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
             )
         device, center = self.center.device, self.center.double()
         matrix = torch.eye(self.embedding_dimension, dtype=torch.float64, device=device)
