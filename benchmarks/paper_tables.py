@@ -78,7 +78,7 @@ def main() -> None:
     names = sorted((pairs.name for pairs in tasks), key=[*TASK_ORDER, *(p.name for p in tasks)].index)
     known = all(pairs.subsets or pairs.name in WHOLE_TASKS for pairs in tasks)
     sections = [
-        f"{arguments.encoder}, Spearman x 100, aggregation \"{aggregation}\", seed {arguments.seed}\n\n"
+        f'{arguments.encoder}, Spearman x 100, aggregation "{aggregation}", seed {arguments.seed}\n\n'
         + table(runs, names, aggregation)
         for aggregation in (("wmean", "all") if known else ("all",))
     ]

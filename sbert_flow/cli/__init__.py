@@ -9,12 +9,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sbert_flow.cli.adapt import adapt
+from sbert_flow.cli.advise import advise
 from sbert_flow.cli.analyze import analyze
 from sbert_flow.cli.compare import compare
 from sbert_flow.cli.demo import demo
 from sbert_flow.cli.evaluate import evaluate
 from sbert_flow.cli.fit import fit
 from sbert_flow.cli.mteb import mteb
+from sbert_flow.cli.score import score
+from sbert_flow.cli.train import train
 
 app = typer.Typer(
     help="BERT-flow for sentence-transformers: fit a flow on unlabelled text, evaluate, save.",
@@ -22,7 +26,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(advise)
 app.command()(fit)
+app.command()(train)
+app.command()(adapt)
+app.command()(score)
 app.command()(evaluate)
 app.command()(compare)
 app.command()(mteb)
@@ -30,7 +38,6 @@ app.command()(analyze)
 app.command()(demo)
 
 USER_ERROR = 2
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -42,6 +49,3 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         console.print(f"[red]Error:[/red] {escape(str(error))}")
         sys.exit(USER_ERROR)
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        sys.exit(INTERRUPTED)

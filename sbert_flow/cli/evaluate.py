@@ -22,7 +22,7 @@ def evaluate(
     card: Annotated[
         bool, typer.Option("--card", help="Write the scores, before and after the map, in the card.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sentences the encoder takes at a time.")] = 32,
 ) -> None:
     """Spearman correlation of cosine similarity with human scores on the STS tasks, over all pairs of a task."""
     import json
@@ -33,15 +33,19 @@ def evaluate(
     from sbert_flow.cli.tasks import read_tasks
     from sbert_flow.evaluation import evaluate_sts
     from sbert_flow.evaluation.card import saved_card, write_scores
+    from sbert_flow.fitting.adapt import warn_if_shifted
     from sbert_flow.modules import load
     from sbert_flow.modules.pipeline import encoder_before_map
 
+    if json_file is not None and json_file.is_dir():
+        raise IsADirectoryError(f"{json_file} is a folder. Name a file for the scores.")
     if json_file is not None and not json_file.parent.is_dir():
         raise FileNotFoundError(f"no folder {json_file.parent} to write {json_file.name} into.")
     if card:
         saved_card(model)
     tasks = read_tasks(sts, task, split)
     loaded = load(model)
+    warn_if_shifted(loaded, list(dict.fromkeys(sentence for pairs in tasks for sentence in pairs.sentences)))
     settings: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": sys.stderr.isatty()}
     scores = {"model": model, **evaluate_sts(loaded, tasks, detail=detail, bootstrap=bootstrap, **settings)}
     Console().print(_table(scores, f"{model}: Spearman x 100, all pairs of a task ({split})", detail))
@@ -61,7 +65,7 @@ def _table(scores: dict[str, Any], title: str, detail: bool) -> Table:
     for name, score in scores["tasks"].items():
         table.add_row(name, f"{score['pairs']:,}", *(_percent(score[column]) for column in columns))
     table.add_section()
-    table.add_row("average", "", f"{100 * scores['average']:.2f}")
+    table.add_row(f"average of {len(scores['tasks'])}", "", f"{100 * scores['average']:.2f}")
     return table
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
+
+from sbert_flow.data.text import jsonl_rows
 
 COLUMNS = ("sentence1", "sentence2", "score")
 
@@ -56,16 +58,7 @@ def read_pairs(paths: Path | Traversable | Iterable[Path], name: str) -> Sentenc
 
 
 def _json_lines(paths: Iterable[Path | Traversable]) -> Iterator[tuple[str, Any]]:
-    for path in paths:
-        # Not splitlines: it would also break lines at characters like U+2028, which JSON leaves as they are.
-        for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
-            if not line.strip():
-                continue
-            place = f"{path}, line {number}"
-            try:
-                yield place, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{place}: needs a JSON object with {', '.join(COLUMNS)} ({error}).") from error
+    return ((f"{path}, line {number}", row) for path in paths for number, row in jsonl_rows(path))
 
 
 def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs:
@@ -80,10 +73,10 @@ def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs
     """
     pairs = SentencePairs(name, [], [], [])
     for place, row in rows:
-        try:
-            first, second, score = (row[column] for column in COLUMNS)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{place}: needs a JSON object with {', '.join(COLUMNS)} ({error}).") from error
+        missing = [column for column in COLUMNS if column not in row]
+        if missing:
+            raise ValueError(f"{place}: needs {', '.join(COLUMNS)}, but lacks {', '.join(missing)}.")
+        first, second, score = (row[column] for column in COLUMNS)
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"{place}: sentence1 and sentence2 must be strings.")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
@@ -97,8 +90,8 @@ def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs
     if different < 2:
         raise ValueError(f"{name}: a rank correlation needs at least two different scores, but it has {different}.")
     if pairs.subsets and len(pairs.subsets) != len(pairs):
-        missing = len(pairs) - len(pairs.subsets)
-        raise ValueError(f"{name}: {missing} of {len(pairs)} pairs have no subset, the others do.")
+        without = len(pairs) - len(pairs.subsets)
+        raise ValueError(f"{name}: {without} of {len(pairs)} pairs have no subset, the others do.")
     return pairs
 
 
@@ -119,6 +112,13 @@ def read_sts(folder: str | Path, tasks: Iterable[str] | None = None, split: str 
         raise FileNotFoundError(f"no folder {folder}. It should hold <TASK>/{split}.jsonl for {', '.join(STS_TASKS)}.")
     if tasks is None:
         tasks = [task for task in STS_TASKS if (folder / task / f"{split}.jsonl").is_file()]
+        missing = [task for task in STS_TASKS if task not in tasks]
+        if tasks and missing:
+            warnings.warn(
+                f"{folder} has no {split} split of {', '.join(missing)}: averages are over {len(tasks)} of the "
+                f"{len(STS_TASKS)} tasks.",
+                stacklevel=2,
+            )
         if not tasks:
             raise FileNotFoundError(f"{folder} holds no <TASK>/{split}.jsonl of {', '.join(STS_TASKS)}.")
     read = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ def read_sentences(
     """Yield the sentences of files or hub datasets, one after the other; nothing is kept in memory.
 
     Plain text has one sentence a line; blank lines are left out. JSON Lines, CSV, TSV and Parquet have columns: of
-    each row, every text column gives a sentence; missing values are left out.
+    each row, every text column gives a sentence; missing and empty ones are left out.
 
     Args:
-        sources: files (``.txt``, ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is plain text) or ids
-            of hub datasets.
+        sources: files (``.txt``, ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.parquet``; any other ending is plain
+            text) or ids of hub datasets.
         columns: the text columns; None takes those whose names are known (:data:`TEXT_COLUMNS`).
         subset: configuration of a hub dataset.
         split: split of a hub dataset.
@@ -50,19 +51,13 @@ def _reader(
     path = Path(source).expanduser()
     if path.is_dir():
         raise FileNotFoundError(f"{source} is a folder; name the files in it.")
+    ending = path.suffix.lower()
     if path.is_file():
-        rows = {
-            ".jsonl": _jsonl_rows,
-            ".ndjson": _jsonl_rows,
-            ".csv": _csv_rows,
-            ".tsv": _csv_rows,
-            ".parquet": _parquet_rows,
-        }
-        if path.suffix.lower() not in rows:
+        if ending not in ROWS:
             return lambda: _lines(path)
-        return lambda: _texts(rows[path.suffix.lower()](path), columns, str(source))
+        return lambda: _texts(ROWS[ending](path), columns, str(source))
     name = str(source)
-    if path.suffix or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if ending in (*ROWS, ".txt") or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FileNotFoundError(f"no such file: {source}")
     dataset = _hub_dataset(name, subset, split)
     return lambda: _texts(enumerate(dataset, start=1), columns, name)
@@ -80,7 +75,7 @@ def _hub_dataset(name: str, subset: str | None, split: str) -> Iterable[dict[str
         ) from error
 
 
-def _decoded(path: Path) -> Iterator[tuple[int, str]]:
+def _decoded(path: Path | Traversable) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -97,7 +92,8 @@ def _lines(path: Path) -> Iterator[str]:
             yield sentence
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def jsonl_rows(path: Path | Traversable) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and object of each line that is not blank."""
     for number, line in _decoded(path):
         if not line.strip():
             continue
@@ -112,9 +108,21 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = (line for _, line in _decoded(path))
-    reader = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    for row in reader:
-        yield reader.line_num, row
+    # TSV as the STS data has it: a quote is a character like any other.
+    tsv = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {"strict": True}
+    reader = csv.DictReader(lines, **tsv)
+    try:
+        if not reader.fieldnames:
+            raise ValueError(f"{path} is empty: it needs a first line with the names of its columns.")
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: has not as many fields as the first line has names. "
+                    "Put quotes around text that holds the separator."
+                )
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"{path}, near line {reader.line_num}: malformed ({error}).") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -126,6 +134,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{path}: not a Parquet file, or damaged ({error}).") from error
+
+
+ROWS = {
+    ".jsonl": jsonl_rows,
+    ".ndjson": jsonl_rows,
+    ".json": jsonl_rows,  # what the hub often calls JSON Lines
+    ".csv": _csv_rows,
+    ".tsv": _csv_rows,
+    ".parquet": _parquet_rows,
+}
+"""Readers of rows by the file's ending."""
 
 
 def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | None, source: str) -> Iterator[str]:
@@ -148,4 +167,5 @@ def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | 
                 continue
             if not isinstance(value, str):
                 raise ValueError(f"{source}, row {number}: column {name!r} holds {value!r:.80}, not text.")
-            yield value.strip()
+            if text := value.strip():
+                yield text

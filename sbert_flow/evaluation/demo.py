@@ -58,8 +58,13 @@ def compare_pooling(encoder: SentenceTransformer, pooling: str, seed: int) -> Po
     pairs = sample_pairs()
     text = list(dict.fromkeys([*sample_sentences(), *pairs.sentences]))
     model = build_model(encoder, pooling)
-    raw = encoder_before_flow(model).encode(text, show_progress_bar=False)
+    encoder = encoder_before_flow(model)
+    raw = encoder.encode(text, show_progress_bar=False)
     fitted = fit_flow(model, embeddings=raw, seed=seed, show_progress_bar=False)
     latents = fitted.layer.latents(raw).numpy()
-    spearman = [score_pairs(pairs, dict(zip(text, space, strict=True)), model) for space in (raw, latents)]
+    # Each with its own model: the score goes into that model's card.
+    spearman = [
+        score_pairs(pairs, dict(zip(text, space, strict=True)), owner)
+        for space, owner in ((raw, encoder), (latents, model))
+    ]
     return PoolingResult(pooling, model, (spearman[0], spearman[1]), (mean_cosine(raw), mean_cosine(latents)))

@@ -109,8 +109,8 @@ def _scores(metrics: dict[str, float], pairs: int) -> tuple[float, float]:
     pearson, spearman = (float(metrics[f"{name}_{kind}_cosine"]) for kind in ("pearson", "spearman"))
     if np.isnan(spearman) or np.isnan(pearson):
         raise ValueError(
-            f"all {pairs} pairs of {name} have the same similarity or score, or NaN, so their correlation is "
-            "undefined. Check that the model was fitted and that its embeddings are finite."
+            f"all {pairs} pairs of {name} have the same similarity or score, or NaN: their correlation is undefined. "
+            "Check that the model was fitted and that its embeddings are finite."
         )
     return pearson, spearman
 

@@ -20,11 +20,17 @@ WINDOW_ROWS = 4096
 DTYPES = ("float32", "float16")
 
 
+def check_dtype(dtype: str) -> None:
+    """Raise ValueError for a dtype that embeddings are not stored in."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, but got {dtype!r}.")
+
+
 class EmbeddingSet:
     """A matrix (n, d) of embeddings on disk, written in windows and read as a memory map.
 
-    Three files: ``NAME.npy`` has the numbers, ``NAME.windows`` one byte for each window (1 when the window is on disk),
-    ``NAME.json`` what it is. Make one with :meth:`sbert_flow.fitting.store.EmbeddingStore.embed`.
+    Three files: ``NAME.npy`` has the numbers, ``NAME.windows`` one byte for each window (1 when the window is on
+    disk), ``NAME.json`` what it is. Make one with :meth:`sbert_flow.fitting.store.EmbeddingStore.embed`.
 
     Args:
         path: of the ``.json`` file.

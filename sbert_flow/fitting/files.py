@@ -74,6 +74,7 @@ def explained(folder: Path, what: str) -> Iterator[None]:
         else:
             raise
         raise OSError(
-            error.errno, f"{what} failed ({error.strerror}). {remedy}. What is there already is kept; the same command "
-            "continues it", str(folder),
-        ) from error  # fmt: skip
+            error.errno,
+            f"{what} failed ({error.strerror}). {remedy}. What was written is kept; the same command continues it",
+            str(folder),
+        ) from error

@@ -35,17 +35,18 @@ def _add(digest: Any, value: Any) -> None:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    if hasattr(module, "get_config_dict"):
-        settings["module"] = module.get_config_dict()
-    config = getattr(getattr(module, "model", None), "config", None)
+    own: Any = module
+    if hasattr(own, "get_config_dict"):
+        settings["module"] = own.get_config_dict()
+    config: Any = getattr(getattr(module, "model", None), "config", None)
     if hasattr(config, "to_dict"):
         settings["transformer"] = {key: value for key, value in config.to_dict().items() if key not in VOLATILE}
     return settings
 
 
 def _tokenizer(module: nn.Module) -> Any:
-    tokenizer = getattr(module, "tokenizer", None)
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    tokenizer: Any = getattr(module, "tokenizer", None)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "to_str"):
         rules = json.loads(backend.to_str())
         return {
@@ -57,4 +58,4 @@ def _tokenizer(module: nn.Module) -> Any:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-import sys
+import random
 import time
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
-from sbert_flow.fitting.surface import check_nuisance, estimate_nuisance, surface_front
+from sbert_flow.fitting import distributed
+from sbert_flow.fitting.advise import SAMPLE, Advice, advise_sample
+from sbert_flow.fitting.calibration import note_fit
+from sbert_flow.fitting.checkpoint import Checkpoint
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
+from sbert_flow.fitting.interrupt import terminate_as_interrupt
+from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.fitting.surface import check_nuisance, nuisance_of_store, surface_front
 from sbert_flow.fitting.train import train_flow
 from sbert_flow.modules import FlowLayer
-from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
-from sbert_flow.modules.recipes import get_recipe
-from sbert_flow.modules.validation import MIN_ROWS, check_embeddings, check_sentences
+from sbert_flow.modules.pipeline import encoder_before_flow, replace_flow, split_at_flow
+from sbert_flow.modules.recipes import AUTO, Recipe, get_recipe
+from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 from sbert_flow.views import Edit
 
 logger = logging.getLogger(__name__)
@@ -34,6 +49,8 @@ class FitResult:
         rows: embeddings that the flow was fitted on.
         encode_seconds: time spent encoding.
         train_seconds: time spent training.
+        recipe: the recipe that was fitted.
+        advice: what "auto" followed, or None.
     """
 
     layer: FlowLayer
@@ -41,6 +58,8 @@ class FitResult:
     rows: int
     encode_seconds: float
     train_seconds: float
+    recipe: str
+    advice: Advice | None = None
 
 
 def fit_flow(
@@ -55,86 +74,167 @@ def fit_flow(
     batch_size: int = 32,
     seed: int = 0,
     show_progress_bar: bool | None = None,
+    store: str | Path | None = None,
+    dtype: str = "float32",
+    bf16: bool = False,
+    progress: Progress | None = None,
 ) -> FitResult:
     """Fit the model's FlowLayer on unlabelled sentences, in place: encode them once, then train on the embeddings.
 
     The layer is fitted from scratch, whatever it held, with the same result for the same seed on the same CPU. On an
-    error or an interrupt it is left as it was.
+    error or an interrupt it is left as it was. Memory does not grow with the text: sentences are read as a stream, and
+    their embeddings lie on disk. Under ``torchrun`` or ``accelerate launch`` all ranks call it together.
 
     Args:
         model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer
             of the recipe's shape.
-        sentences: the text; duplicates count once. At least 16, better a few hundred or more, of the domain of use.
-        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``.
+        sentences: the text, any iterable; duplicates count once. At least 16, better a few hundred or more, of the
+            domain of use.
+        embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a
+            tensor or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
         nuisance: for the surface recipes with ``embeddings``: W, shape (d, d), from
             :func:`sbert_flow.fitting.nuisance_moment`. With sentences it is estimated from them.
         edits: for the surface recipes, edits of your own ``(sentence, rng) -> sentence`` by name instead of those of
             :func:`sbert_flow.views.surface_edits`.
         recipe: "noise" (default), "paper", "surface", "surface-flow" or "mix", see
-            :data:`sbert_flow.modules.recipes.RECIPES`.
+            :data:`sbert_flow.modules.recipes.RECIPES`; or "auto": what :func:`sbert_flow.advise` names, in a new layer
+            that takes the place of the model's.
         epochs: passes over the embeddings; at least 200 steps are made in any case.
         batch_size: of the encoder.
         seed: of initial weights, order and noise.
         show_progress_bar: None shows it on a terminal.
+        store: folder for text and embeddings (:class:`~sbert_flow.fitting.store.EmbeddingStore`). The same call again
+            continues what was interrupted, and other settings use the same embeddings. None takes a temporary folder.
+        dtype: "float32" or "float16", of the embeddings in the store.
+        bf16: run the encoder in bfloat16 autocast; the flow stays in float32.
+        progress: style and stream of the progress, instead of ``show_progress_bar``.
 
     Returns:
         The fitted layer, the history and the times.
 
     Raises:
         ValueError: no FlowLayer, neither or both of sentences and embeddings, too few sentences, items that are not
-            strings, embeddings that are not finite, all equal or of another width, unknown recipe, epochs below 1; a
-            surface recipe for a layer without a front, without sentences of four words, or with an edit that fails.
+            strings, embeddings that are not finite, all equal or of another width, unknown recipe, epochs below 1, a
+            store of a newer version; a surface recipe for a layer without a front, for text without sentences of four
+            words, or with an edit that fails; "auto" where the advice is to leave the encoder alone.
+        OSError: the store cannot be written, or its disk is full.
+        KeyboardInterrupt: also for SIGTERM. What is in the store is kept.
     """
-    settings = get_recipe(recipe)
+    settings = get_recipe("surface" if recipe == AUTO else recipe)
     if (sentences is None) == (embeddings is None):
         raise ValueError("give either sentences or embeddings, not both or neither.")
     if not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
-    if show_progress_bar is None:
-        show_progress_bar = sys.stderr.isatty()
+    check_dtype(dtype)
     layer = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
-    if settings.front and layer is not None and not layer.front:
+    if recipe == AUTO and (embeddings is not None or not isinstance(model, SentenceTransformer)):
+        raise ValueError("recipe 'auto' needs a SentenceTransformer and sentences, to measure how views of them lie.")
+    if recipe != AUTO and settings.front and layer is not None and not layer.front:
         raise ValueError(
             f"recipe {recipe!r} needs a FlowLayer with a front. Make the model with "
             f"build_model(encoder, pooling, recipe={recipe!r})."
         )
     if settings.front and embeddings is not None and nuisance is None:
         raise ValueError(f"recipe {recipe!r} edits sentences: give sentences, or embeddings with their nuisance.")
+    if progress is None:
+        progress = Progress({None: None, True: "bar", False: "quiet"}[show_progress_bar])
+    if distributed.rank() > 0:
+        progress = Progress("quiet")
     start = time.perf_counter()
-    if embeddings is None:
-        if not isinstance(model, SentenceTransformer):
-            raise ValueError(
-                "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
-            )
-        encoder, sentences = encoder_before_flow(model), check_sentences(sentences)
-        if settings.front and nuisance is None:  # first, since text without words is found out here
-            nuisance = estimate_nuisance(
-                encoder, sentences, edits, seed=seed, batch_size=batch_size, show_progress_bar=show_progress_bar
-            )
-        embeddings = encoder.encode(
-            sentences,
-            batch_size=batch_size,
-            convert_to_tensor=True,
-            show_progress_bar=show_progress_bar,
-        ).clone()  # encode returns inference tensors, which training cannot use
-    embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
-    if layer is None:
-        layer = FlowLayer(embeddings.shape[1], **settings.shape)
-    shape = {key: getattr(layer, key) for key in settings.shape}
-    if shape != settings.shape:
-        warnings.warn(
-            f"the layer's shape {shape} is not that of recipe {recipe!r}, {settings.shape}: it is trained with the "
-            f"recipe's settings all the same. build_model(..., recipe={recipe!r}) makes one of its shape.",
-            stacklevel=2,
+    advice: Advice | None = None
+    with ExitStack() as stack:
+        checkpoint = None
+        if embeddings is not None:
+            if not isinstance(embeddings, EmbeddingSet):
+                embeddings = check_embeddings(
+                    embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS
+                )
+            if layer is None:
+                layer = FlowLayer(embeddings.shape[1], **settings.shape)
+        else:
+            if not isinstance(model, SentenceTransformer) or layer is None:
+                raise ValueError(
+                    "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
+                )
+            stack.enter_context(_resumable(store))
+            folder = store or distributed.from_first(stack.enter_context(TemporaryDirectory(prefix="sbert-flow-")))
+            opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
+            encoder = encoder_before_flow(model)
+            if recipe == AUTO:
+                sample = opened.at(opened.sample(SAMPLE, seed))
+                random.Random(seed).shuffle(sample)  # it comes in the text's order
+                advice = advise_sample(encoder, sample, len(opened), seed=seed, batch_size=batch_size)
+                if advice.recipe is None:
+                    raise ValueError(f"{advice}\nName a recipe, such as 'surface', to fit one all the same.")
+                recipe, settings = advice.recipe, get_recipe(advice.recipe)
+                layer = FlowLayer(layer.embedding_dimension, **settings.shape).to(model.device)
+            if settings.front and nuisance is None:  # first, since text without words is found out here
+                nuisance = nuisance_of_store(opened, encoder, edits, seed, dtype, batch_size, bf16)
+            embeddings = opened.embed(encoder, dtype=dtype, batch_size=batch_size, bf16=bf16)
+            if store:
+                checkpoint = _checkpoint(opened, embeddings, layer, settings, epochs, seed)
+        _check_layer(layer, embeddings, settings, recipe)
+        encoded = time.perf_counter()
+        front = None
+        if settings.front:
+            front = surface_front(embeddings, check_nuisance(nuisance, layer), settings.nuisance_weight)
+        history = train_flow(
+            layer,
+            embeddings,
+            settings,
+            front=front,
+            epochs=epochs,
+            seed=seed,
+            progress=progress,
+            checkpoint=checkpoint,
         )
-    encoded = time.perf_counter()
-    front = None
-    if settings.front:
-        nuisance = check_nuisance(nuisance, embeddings.shape[1])
-        front = surface_front(embeddings, nuisance, settings.nuisance_weight)
-    history = train_flow(
-        layer, embeddings, settings, front=front, epochs=epochs, seed=seed, show_progress_bar=show_progress_bar
-    )
-    trained = time.perf_counter()
-    logger.info("Fitted the flow on %d embeddings in %.1f s", len(embeddings), trained - encoded)
-    return FitResult(layer, history, len(embeddings), encoded - start, trained - encoded)
+        note_fit(layer, embeddings)
+        trained = time.perf_counter()
+        if checkpoint:
+            checkpoint.remove()
+        if advice is not None:
+            replace_flow(model, layer)  # type: ignore[arg-type]
+        rows = len(embeddings)
+    logger.info("Fitted the flow on %d embeddings in %.1f s", rows, trained - encoded)
+    return FitResult(layer, history, rows, encoded - start, trained - encoded, recipe, advice)
+
+
+@contextmanager
+def _resumable(store: str | Path | None) -> Iterator[None]:
+    """Turn SIGTERM into an interrupt, and say that the store keeps what was done."""
+    with terminate_as_interrupt():
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            if store is None:
+                raise
+            raise KeyboardInterrupt(
+                f"Interrupted. The store {store} keeps what was done; the same command continues it."
+            ) from interrupt
+
+
+def _checkpoint(
+    store: EmbeddingStore, embeddings: EmbeddingSet, layer: FlowLayer, recipe: Recipe, epochs: int, seed: int
+) -> Checkpoint:
+    """The checkpoint of this fit: another one for other embeddings, settings or shapes."""
+    settings = [embeddings.key, layer.get_config_dict(), asdict(recipe), epochs, seed, torch.__version__]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    return Checkpoint(store.folder / f"training-{digest}.safetensors")
+
+
+def _check_layer(layer: FlowLayer, embeddings: Tensor | EmbeddingSet, recipe: Recipe, name: str) -> None:
+    """Refuse embeddings of another width than the layer's; warn where its shape is not the recipe's."""
+    if embeddings.shape[1] != layer.embedding_dimension:
+        raise ValueError(
+            f"the embeddings have width {embeddings.shape[1]}, but the layer has {layer.embedding_dimension}. "
+            f"Make it FlowLayer({embeddings.shape[1]}), or leave the model out for a new one."
+        )
+    if len(embeddings) < MIN_ROWS:
+        raise ValueError(f"at least {MIN_ROWS} embeddings are needed, but got {len(embeddings)}. Give more sentences.")
+    shape = {key: getattr(layer, key) for key in recipe.shape}
+    if shape != recipe.shape:
+        warnings.warn(
+            f"the layer's shape {shape} is not that of recipe {name!r}, {recipe.shape}: it is trained with the "
+            f"recipe's settings all the same. build_model(encoder, pooling, recipe={name!r}) makes one of its shape.",
+            stacklevel=3,
+        )

@@ -38,12 +38,11 @@ def write_rows(path: Path, start: int, rows: np.ndarray, sync: bool = False) -> 
 
     Through the file and not through a map: on a full disk a map ends the process, a file raises OSError.
     """
-    raw = memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else memoryview(b"")
     with path.open("r+b") as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
         file.seek(start * rows.shape[1] * rows.itemsize, os.SEEK_CUR)
-        file.write(raw)
+        file.write(np.ascontiguousarray(rows).data)
         file.flush()
         if sync:
             os.fsync(file.fileno())

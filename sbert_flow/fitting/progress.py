@@ -53,7 +53,8 @@ class Stage:
         else:
             said = "".join(f", {key} {value:.4f}" for key, value in measures.items())
             print(
-                f"{self.name}: {self.done:,} of {self.total:,}, {rate:,.0f} {self.unit}/s, {remaining:,.0f} s left{said}",
+                f"{self.name}: {self.done:,} of {self.total:,}, {rate:,.0f} {self.unit}/s, "
+                f"{remaining:,.0f} s left{said}",
                 file=self.stream, flush=True,
             )  # fmt: skip
 

@@ -17,10 +17,11 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.embedding_set import DTYPES, EmbeddingSet
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
 from sbert_flow.fitting.files import explained, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.sampling import sample_rows
 from sbert_flow.fitting.text_spool import TextSpool, install, spool_text
 from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences
 
@@ -104,6 +105,10 @@ class EmbeddingStore:
         """Sentences ``start`` to ``stop``, in order of first occurrence."""
         return self._text.read(start, stop)
 
+    def at(self, rows: Iterable[int]) -> list[str]:
+        """The sentences of the given numbers."""
+        return self._text.read_rows(rows)
+
     def sample(self, rows: int, seed: int = 0) -> np.ndarray:
         """Numbers of ``rows`` random distinct sentences, in increasing order; all of them if there are fewer."""
         return sample_rows(len(self), rows, torch.Generator().manual_seed(seed)).sort().values.numpy()
@@ -126,7 +131,8 @@ class EmbeddingStore:
         processes every rank encodes its share.
 
         Args:
-            encoder: gives the embeddings, for example :func:`sbert_flow.modules.pipeline.encoder_before_flow` of a model.
+            encoder: gives the embeddings; of a model with a flow it is
+                :func:`sbert_flow.modules.pipeline.encoder_before_flow`.
             name: of the set. With ``edit`` it must say which edit and which seed: functions cannot be compared.
             edit: what is encoded instead of each sentence: a view of it. The same sentence must give the same view.
             rows: numbers of the sentences to encode; None takes all. Row i of the set belongs to ``rows[i]``.
@@ -179,8 +185,7 @@ class EmbeddingStore:
         bf16: bool,
     ) -> dict[str, EmbeddingSet]:
         """Write one set for each head; ``encoder`` gives their embeddings side by side."""
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, but got {dtype!r}.")
+        check_dtype(dtype)
         if edit is not None and "embeddings" in heads:
             raise ValueError("an edited set needs a name of its own that says which edit it is and with which seed.")
         chosen = None if rows is None else np.asarray(rows, dtype="<i8")
@@ -239,7 +244,8 @@ class EmbeddingStore:
                 inputs = texts if edit is None else [_edited(edit, text) for text in texts]
                 encoded = _encode(encoder, inputs, batch_size, bf16)
                 for embeddings, part in zip(sets, np.split(encoded, splits, axis=1), strict=True):
-                    stored = part.astype(embeddings.info["dtype"])
+                    with np.errstate(over="ignore"):  # what is too large is named just below
+                        stored = part.astype(embeddings.info["dtype"])
                     _check_finite(stored, part, numbers, texts)
                     embeddings.write(number, stored)
                 stage.advance(len(window))
@@ -260,17 +266,6 @@ class _Heads(nn.Module):
                 own = module(own)
             pooled.append(own["sentence_embedding"])
         return {**features, "sentence_embedding": torch.cat(pooled, dim=-1)}
-
-
-def sample_rows(rows: int, size: int, generator: torch.Generator) -> Tensor:
-    """``size`` different numbers below ``rows`` in random order, or all of them."""
-    if rows <= 1 << 20:
-        return torch.randperm(rows, generator=generator)[:size]
-    # A permutation of 10^8 rows would take 800 MB to draw a few thousand from.
-    drawn = torch.empty(0, dtype=torch.long)
-    while len(drawn) < size:
-        drawn = torch.cat([drawn, torch.randint(rows, (size,), generator=generator)]).unique()
-    return drawn[torch.randperm(len(drawn), generator=generator)[:size]]
 
 
 def _encoder(modules: list[nn.Module], device: str | None) -> SentenceTransformer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,14 +10,19 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.statistics import moments
-from sbert_flow.flows import surface_matrix
+from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.flows import surface_matrix, surface_moment
+from sbert_flow.modules import FlowLayer
 from sbert_flow.views import Edit, editable, make_views, surface_edits
 
 VIEWED_SENTENCES = 3000
 """Sentences that are edited and encoded again; 300 cost about .3 points on STS, 100 about 1."""
 
 MIN_VIEWED_SENTENCES = 16
+WORD_SENTENCES = 20_000
+"""Sentences of a store from which function words are estimated and the edited ones are drawn."""
 
 
 def nuisance_moment(originals: Tensor, views: Mapping[str, Tensor]) -> Tensor:
@@ -40,7 +46,6 @@ def estimate_nuisance(
     *,
     seed: int = 0,
     batch_size: int = 32,
-    show_progress_bar: bool = False,
 ) -> Tensor:
     """Edit up to 3,000 of the sentences, encode them before and after, and return W, see :func:`nuisance_moment`.
 
@@ -50,41 +55,88 @@ def estimate_nuisance(
         edits: None takes :func:`sbert_flow.views.surface_edits` of the sentences.
         seed: of the sample and of the edits.
         batch_size: of the encoder.
-        show_progress_bar: of the encoder.
 
     Raises:
         ValueError: too few sentences of four words, separated by spaces; an edit failed.
     """
     sentences = list(sentences)
-    chosen = editable(sentences, VIEWED_SENTENCES, seed)
+    chosen, views = viewed(sentences, edits, seed)
+
+    def encode(texts: list[str]) -> Tensor:
+        return encoder.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False).float()
+
+    return nuisance_moment(encode(chosen), {name: encode(texts) for name, texts in views.items()})
+
+
+def nuisance_of_store(
+    store: EmbeddingStore,
+    encoder: SentenceTransformer,
+    edits: Mapping[str, Edit] | None,
+    seed: int,
+    dtype: str,
+    batch_size: int,
+    bf16: bool,
+) -> Tensor:
+    """W of a store's sentences, see :func:`estimate_nuisance`; the embeddings of the views stay in the store."""
+    numbers = store.sample(WORD_SENTENCES, seed).tolist()
+    sentences = store.at(numbers)
+    chosen, views = viewed(sentences, edits, seed)
+    number = dict(zip(sentences, numbers, strict=True))
+    rows = [number[sentence] for sentence in chosen]
+
+    def embed(name: str, texts: list[str]) -> Tensor:
+        # The name holds what the views say: edits of the user's are functions and cannot be compared.
+        digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+        view = dict(zip(chosen, texts, strict=True)).__getitem__
+        found = store.embed(
+            encoder, name=f"view-{name}-{digest}", edit=view, rows=rows, dtype=dtype, batch_size=batch_size, bf16=bf16
+        )
+        return torch.from_numpy(found[:].astype("float32"))
+
+    return nuisance_moment(embed("none", chosen), {name: embed(name, texts) for name, texts in views.items()})
+
+
+def viewed(
+    sentences: list[str], edits: Mapping[str, Edit] | None, seed: int, count: int = VIEWED_SENTENCES
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The sentences that are edited, and for each edit their views.
+
+    Raises:
+        ValueError: too few sentences of four words, separated by spaces; an edit failed.
+    """
+    chosen = editable(sentences, count, seed)
     if len(chosen) < MIN_VIEWED_SENTENCES:
         raise ValueError(
             f"the surface map edits sentences of at least four words separated by spaces, and only {len(chosen)} of "
             f"{len(sentences)} are such; {MIN_VIEWED_SENTENCES} are needed. Recipe 'noise' needs no words."
         )
-    views = make_views(chosen, surface_edits(sentences) if edits is None else edits, seed)
-    encoded = {
-        name: encoder.encode(
-            texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=show_progress_bar
-        ).float()
-        for name, texts in {"": chosen, **views}.items()
-    }
-    return nuisance_moment(encoded.pop(""), encoded)
+    return chosen, make_views(chosen, surface_edits(sentences) if edits is None else edits, seed)
 
 
-def check_nuisance(nuisance: Any, width: int) -> Tensor:
+def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
     """Return W as a float64 tensor.
 
     Raises:
-        ValueError: another shape than (width, width), or not finite.
+        ValueError: it does not fit the layer's width, or is not finite.
     """
+    width = layer.embedding_dimension
     moment = torch.as_tensor(nuisance, dtype=torch.float64)
     if moment.shape != (width, width) or not bool(torch.isfinite(moment).all()):
         raise ValueError(f"nuisance must be finite and of shape {(width, width)}, but got {tuple(moment.shape)}.")
     return moment
 
 
-def surface_front(embeddings: Tensor, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Matrix (d, d) and mean (d,) of the surface map for embeddings (n, d), with W and its weight c."""
+def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Arguments of :meth:`FlowLayer.set_front` for the surface map of embeddings (n, d), with W and its weight c.
+
+    The covariance of few rows is shrunk towards a multiple of the identity, by :math:`\rho = d / (d + n)`: the
+    fewer the rows, the more of its directions are chance.
+    """
     seen = moments(embeddings)
-    return surface_matrix(seen.covariance, nuisance, weight), seen.mean
+    rows, width = embeddings.shape
+    shrinkage = width / (width + rows)
+    mean_variance = seen.covariance.trace() / width
+    total = (1 - shrinkage) * seen.covariance + shrinkage * mean_variance * torch.eye(width, dtype=torch.float64)
+    matrix = surface_matrix(total, nuisance, weight)
+    square_scale = (matrix @ surface_moment(total, nuisance, weight) @ matrix).trace() / width
+    return matrix, seen.mean, matrix @ total @ matrix / square_scale

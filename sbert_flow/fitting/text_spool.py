@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sbert_flow.fitting.files import fsync_path, reserve, sync_folder, write_json
-from sbert_flow.fitting.matrix_file import write_rows, create_matrix, open_matrix
+from sbert_flow.fitting.matrix_file import create_matrix, open_matrix, write_rows
 
 SEEN = np.dtype([("high", "<u8"), ("low", "<u8"), ("end", "<u8")])
 """What is kept of each sentence while duplicates are looked for: 128 bits of hash and where its UTF-8 ends."""

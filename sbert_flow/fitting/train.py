@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from sbert_flow.flows import Glow
+from sbert_flow.fitting import distributed
+from sbert_flow.fitting.checkpoint import Checkpoint
+from sbert_flow.fitting.embedding_set import EmbeddingSet
+from sbert_flow.fitting.interrupt import stop_at_signal
+from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.sampling import ShuffledRows, read_rows, sample_rows
+from sbert_flow.flows.gradient import gradient_function
 from sbert_flow.losses import FlowAdamW, FlowNLLLoss
 from sbert_flow.losses.averaging import average_weight
 from sbert_flow.modules import FlowLayer
@@ -65,111 +71,201 @@ class FlatParameters:
                 parameter.data, parameter.grad = data.clone(), None
 
 
-def shuffled_batches(rows: int, batch_size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield ``steps`` index tensors of ``batch_size`` rows from one random permutation after another."""
-    order = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        while len(order) < batch_size:
-            order = torch.cat([order, torch.randperm(rows, generator=generator)])
-        yield order[:batch_size]
-        order = order[batch_size:]
-
-
 def train_flow(
     layer: FlowLayer,
-    embeddings: Tensor,
+    embeddings: Tensor | EmbeddingSet,
     recipe: Recipe,
     *,
-    front: tuple[Tensor, Tensor] | None = None,
+    front: tuple[Tensor, ...] | None = None,
     epochs: int = 1,
     seed: int = 0,
-    show_progress_bar: bool = False,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[dict[str, Any]]:
     """Initialise the layer on a sample of the embeddings and train it on all of them, from scratch.
 
+    With several processes each takes its share of every batch, and all end with the same weights.
+
     Args:
-        layer: the layer to fit, in place; on an error it is left as it was.
-        embeddings: shape (n, d), as they come before the layer, checked.
+        layer: the layer to fit, in place; on an error or an interrupt it is left as it was.
+        embeddings: shape (n, d), as they come before the layer, checked; or a set on disk.
         recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
             error of their covariance, and the less of it the flow should undo.
-        front: matrix and mean of the frozen affine map before the flow, for a layer that has one.
+        front: arguments of :meth:`FlowLayer.set_front`, for a layer with a frozen affine map before the flow.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
-        show_progress_bar: show steps and loss.
+        progress: how steps and loss are shown; None is quiet.
+        checkpoint: where the state of the loop is kept and resumed from. With it, the first Ctrl-C or SIGTERM writes
+            the state and then interrupts.
 
     Returns:
         The history: ``{"step": ..., "bits_per_dimension": ...}`` every 20 steps, each the mean since the last entry,
         with the recipe's noise on the embeddings. Empty for a map without trained steps.
 
     Raises:
-        ValueError: the loss is no longer finite.
+        ValueError: the loss is no longer finite; more processes than rows in a batch.
+        OSError: the checkpoint cannot be read or written.
+        KeyboardInterrupt: a signal came; the checkpoint is written.
     """
-    generator = torch.Generator().manual_seed(seed)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
+    training, adaptation = layer.training, layer.adaptation
+    layer.train()
     try:
-        layer.reset_parameters(generator)
-        if front is not None:
-            layer.set_front(*front)
         if layer.steps_per_level == 0:
+            _set_front(layer, front, None)
             return []
-        sample = torch.randperm(len(embeddings), generator=generator)[:INIT_ROWS]
-        recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + embeddings.shape[1] / len(embeddings)))
-        layer.initialize(embeddings[sample], noise=recipe.noise, generator=generator)
-        if layer.affine is not None:  # frozen: once is enough
-            with torch.no_grad():
-                embeddings = layer.affine(embeddings.to(layer.noise_unit.device))[0]
-        return _descend(layer, embeddings, recipe, epochs, generator, show_progress_bar)
+        loop = _Loop(layer, embeddings, recipe, front, epochs, seed)
+        state = checkpoint.read() if checkpoint else None
+        loop.start() if state is None else loop.resume(state)
+        return loop.run(progress or Progress("quiet"), checkpoint)
     except BaseException:  # an interrupt too
+        layer.adaptation = adaptation
         layer.load_state_dict(before)
         raise
-
-
-def _descend(
-    layer: FlowLayer, embeddings: Tensor, recipe: Recipe, epochs: int, generator: torch.Generator, bar: bool
-) -> list[dict[str, Any]]:
-    flow: Glow = layer.flow
-    device = layer.noise_unit.device
-    steps = number_of_steps(len(embeddings), recipe.batch_size, epochs)
-    noise_std = recipe.noise * layer.noise_unit
-    flat = FlatParameters(flow)
-    decayed, exempt = flat.flat
-    optimizer = FlowAdamW(
-        [{"params": [decayed]}, {"params": [exempt], "weight_decay": 0.0}],
-        lr=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-    )
-    averages = [values.clone() for values in flat.flat]
-    losses = torch.zeros(steps, device=device)
-    history: list[dict[str, Any]] = []
-    batch_size = min(recipe.batch_size, len(embeddings))
-    batches = shuffled_batches(len(embeddings), batch_size, steps, generator)
-    try:
-        with tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not bar) as progress:
-            for step, rows in enumerate(batches, start=1):
-                x = embeddings[rows].to(device, non_blocking=True)
-                if recipe.noise:
-                    x = x + noise_std * torch.randn(x.shape, generator=generator).to(device, non_blocking=True)
-                flat.zero_grad()
-                z, log_det = flow(x)
-                loss = FlowNLLLoss.compute_loss_from_embeddings([z], [log_det])
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(flat.flat, MAX_GRAD_NORM)
-                optimizer.step()
-                losses[step - 1] = loss.detach()
-                if recipe.average_decay:
-                    for average, values in zip(averages, flat.flat, strict=True):
-                        average.lerp_(values, 1 - average_weight(recipe.average_decay, step))
-                if step % REPORT_EVERY == 0 or step == steps:
-                    # The only place that waits for the device.
-                    recent = losses[(step - 1) // REPORT_EVERY * REPORT_EVERY : step].mean().item()
-                    if not math.isfinite(recent):
-                        raise ValueError(
-                            f"the loss is {recent} after step {step} at learning rate {recipe.learning_rate}. "
-                            "Check the embeddings for outliers: the flow is left as it was before the fit."
-                        )
-                    history.append({"step": step, "bits_per_dimension": recent})
-                    progress.set_postfix_str(f"{recent:.4f} bits/dim", refresh=False)
-                    progress.update(step - progress.n)
     finally:
-        flat.release(averages if recipe.average_decay else flat.flat)
-    return history
+        layer.train()  # drops a folded form of the flow, of which nothing must be left
+        layer.train(training)
+
+
+def _set_front(layer: FlowLayer, front: tuple[Tensor, ...] | None, generator: torch.Generator | None) -> None:
+    """Draw the weights anew and set the frozen map before them."""
+    layer.reset_parameters(generator)
+    if front is not None:
+        layer.set_front(*front)
+
+
+class _Loop:
+    """The training loop with everything that a checkpoint holds."""
+
+    def __init__(
+        self,
+        layer: FlowLayer,
+        embeddings: Tensor | EmbeddingSet,
+        recipe: Recipe,
+        front: tuple[Tensor, ...] | None,
+        epochs: int,
+        seed: int,
+    ) -> None:
+        rows, width = embeddings.shape
+        self.layer, self.embeddings, self.front = layer, embeddings, front
+        self.recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + width / rows))
+        self.steps = number_of_steps(rows, recipe.batch_size, epochs)
+        self.batch_size = min(recipe.batch_size, rows)
+        if distributed.world_size() > self.batch_size:
+            raise ValueError(
+                f"{distributed.world_size()} processes cannot share batches of {self.batch_size} rows. Start fewer."
+            )
+        self.device = layer.noise_unit.device
+        self.generator = torch.Generator().manual_seed(seed)
+        self.history: list[float] = []
+
+    def start(self) -> None:
+        """Draw the weights and set what depends on data, from rows that all ranks have written."""
+        _set_front(self.layer, self.front, self.generator)
+        sample = read_rows(self.embeddings, sample_rows(len(self.embeddings), INIT_ROWS, self.generator))
+        self.layer.initialize(sample, noise=self.recipe.noise, generator=self.generator)
+        self._prepare()
+
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.layer.load_state_dict({name: state[f"layer.{name}"] for name in self.layer.state_dict()})
+        self._prepare()
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state[name])
+        self.rows.load_state({name: state[f"sampling.{name}"] for name in self.rows.state()})
+        self.generator.set_state(state["generator"])
+        self.history = state["history"].tolist()
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **{f"layer.{name}": tensor for name, tensor in self.layer.state_dict().items()},
+            **self._tensors(),
+            **{f"sampling.{name}": tensor for name, tensor in self.rows.state().items()},
+            "generator": self.generator.get_state(),
+            "history": torch.tensor(self.history),
+        }
+
+    def _prepare(self) -> None:
+        self.flat = FlatParameters(self.layer.flow)
+        decayed, exempt = self.flat.flat
+        self.optimizer = FlowAdamW(
+            [{"params": [decayed]}, {"params": [exempt], "weight_decay": 0.0}],
+            lr=self.recipe.learning_rate,
+            weight_decay=self.recipe.weight_decay,
+        )
+        self.gradient = gradient_function(self.layer.flow)
+        self.averages = [values.clone() for values in self.flat.flat]
+        self.rows = ShuffledRows(self.embeddings, self.batch_size, self.generator, self.device)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What the steps change, beside the weights: the running average and the optimiser's moments."""
+        tensors = {f"average.{index}": values for index, values in enumerate(self.averages)}
+        for index, values in enumerate(self.flat.flat):
+            tensors |= {f"{name}.{index}": self.optimizer.state[values][name] for name in ("exp_avg", "exp_avg_sq")}
+        return tensors
+
+    def run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
+        done = len(self.history) * REPORT_EVERY  # checkpoints are made at reports
+        if done:
+            progress.say(f"Continuing the training at step {done:,} of {self.steps:,}.", step=done, steps=self.steps)
+        losses = torch.zeros(REPORT_EVERY, device=self.device)
+        watch = stop_at_signal() if checkpoint else nullcontext(lambda: False)
+        try:
+            with watch as stop, progress.stage("Fitting the flow", self.steps, "steps", done) as stage:
+                for step in range(done + 1, self.steps + 1):
+                    place = (step - 1) % REPORT_EVERY
+                    losses[place] = self._step(step)
+                    if step % REPORT_EVERY == 0 or step == self.steps:
+                        self._report(step, losses[: place + 1])
+                        stage.advance(place + 1, **{"bits/dim": self.history[-1]})
+                        if checkpoint and step < self.steps:
+                            stopped = distributed.any_rank(stop(), self.device)
+                            if stopped or step % checkpoint.every == 0:
+                                checkpoint.write(self.state())
+                            if stopped:
+                                raise KeyboardInterrupt
+        finally:
+            self.flat.release(self.averages if self.recipe.average_decay else self.flat.flat)
+        return [
+            {"step": min((index + 1) * REPORT_EVERY, self.steps), "bits_per_dimension": value}
+            for index, value in enumerate(self.history)
+        ]
+
+    def _step(self, step: int) -> Tensor:
+        recipe, flat = self.recipe, self.flat
+        rank, size = distributed.rank(), distributed.world_size()
+        x = _to_device(self.rows.take()[rank::size], self.device)
+        if self.layer.affine is not None:
+            x = self.layer.affine(x)[0]
+        if recipe.noise:
+            noise = torch.randn(self.batch_size, x.shape[1], generator=self.generator)  # the same on every rank
+            x = x + recipe.noise * self.layer.noise_unit * _to_device(noise[rank::size], self.device)
+        flat.zero_grad()
+        share = len(x) / self.batch_size
+        loss = self.gradient(x, lambda z, log_det: share * FlowNLLLoss.compute_loss_from_embeddings([z], [log_det]))
+        if size > 1:
+            for values in flat.flat:
+                distributed.sum_over_ranks(values.grad)  # type: ignore[arg-type]
+        torch.nn.utils.clip_grad_norm_(flat.flat, MAX_GRAD_NORM)
+        self.optimizer.step()
+        if recipe.average_decay:
+            for average, values in zip(self.averages, flat.flat, strict=True):
+                average.lerp_(values, 1 - average_weight(recipe.average_decay, step))
+        return loss
+
+    def _report(self, step: int, losses: Tensor) -> None:
+        """Note the mean loss: the only place that waits for the device."""
+        recent = distributed.sum_over_ranks(losses.mean()).item()
+        if not math.isfinite(recent):
+            raise ValueError(
+                f"the loss is {recent} after step {step} at learning rate {self.recipe.learning_rate}. "
+                "Check the embeddings for outliers: the flow is left as it was before the fit."
+            )
+        self.history.append(recent)
+
+
+def _to_device(rows: Tensor, device: torch.device) -> Tensor:
+    """A copy to a GPU that does not wait for it: only from pinned memory are copies asynchronous."""
+    if rows.device.type == "cpu" and device.type == "cuda":
+        rows = rows.pin_memory()
+    return rows.to(device, non_blocking=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from sbert_flow.fitting.statistics import StreamingMoments
 from sbert_flow.flows import live_dimensions
 from sbert_flow.modules import WhiteningLayer
+from sbert_flow.modules.build import WHITENING
 from sbert_flow.modules.model_card import describe_fit
 from sbert_flow.modules.pipeline import encoder_before_map, split_at_map
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings, iterate_sentences
@@ -35,6 +36,8 @@ class WhiteningResult:
         encode_seconds: time spent encoding, the streamed moments with it.
         train_seconds: time spent on the map.
         history: empty: there are no steps.
+        recipe: "whitening".
+        advice: None: nothing was asked.
     """
 
     layer: WhiteningLayer
@@ -43,6 +46,8 @@ class WhiteningResult:
     encode_seconds: float
     train_seconds: float
     history: list[dict[str, Any]] = field(default_factory=list)
+    recipe: str = WHITENING
+    advice: None = None
 
 
 def fit_whitening(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbert_flow.flows.actnorm import ActNorm, live_dimensions
-from sbert_flow.flows.affine import FrozenAffine, inverse_square_root, surface_matrix
+from sbert_flow.flows.affine import FrozenAffine, inverse_square_root, surface_matrix, surface_moment
 from sbert_flow.flows.bijection import Bijection, Composition
 from sbert_flow.flows.coupling import AdditiveCoupling, AffineCoupling
 from sbert_flow.flows.glow import Glow, bits_per_dimension, standard_normal_log_prob
@@ -23,4 +23,5 @@ __all__ = [
     "live_dimensions",
     "standard_normal_log_prob",
     "surface_matrix",
+    "surface_moment",
 ]

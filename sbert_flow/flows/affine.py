@@ -77,6 +77,14 @@ FLOOR = 0.1
 """Share of the mean variance that is added in every direction, so that none is blown up."""
 
 
+def surface_moment(total: Tensor, nuisance: Tensor, weight: float) -> Tensor:
+    """M = T + c W + 0.1 m I of :func:`surface_matrix`, in float64, shape (d, d)."""
+    total, nuisance = total.double(), nuisance.double()
+    mean_variance = total.trace() / len(total)
+    eye = torch.eye(len(total), dtype=total.dtype, device=total.device)
+    return total + weight * nuisance + FLOOR * mean_variance * eye
+
+
 def surface_matrix(total: Tensor, nuisance: Tensor, weight: float) -> Tensor:
     r"""Matrix of the surface map, which divides out what changes when only the surface of a sentence does:
 
@@ -93,8 +101,5 @@ def surface_matrix(total: Tensor, nuisance: Tensor, weight: float) -> Tensor:
     Returns:
         float64, shape (d, d).
     """
-    total, nuisance = total.double(), nuisance.double()
-    mean_variance = total.trace() / len(total)
-    eye = torch.eye(len(total), dtype=total.dtype, device=total.device)
-    root = inverse_square_root(total + weight * nuisance + FLOOR * mean_variance * eye)
-    return root / ((root @ total @ root).trace() / len(total)).sqrt()
+    root = inverse_square_root(surface_moment(total, nuisance, weight))
+    return root / ((root @ total.double() @ root).trace() / len(total)).sqrt()

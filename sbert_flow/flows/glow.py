@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from sbert_flow.flows.actnorm import ActNorm
 from sbert_flow.flows.bijection import Bijection, Composition
 from sbert_flow.flows.coupling import AdditiveCoupling, AffineCoupling, split_sizes
+from sbert_flow.flows.folded import FoldedFlow, fold
 from sbert_flow.flows.permutation import Reverse
 
 COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
@@ -50,7 +53,7 @@ class Glow(Bijection):
     Args:
         width: number of dimensions d >= 2.
         levels: L >= 1.
-        steps_per_level: K >= 0; without steps the map only reorders the channels, and with one level it is the identity.
+        steps_per_level: K >= 0; without steps the map only reorders channels; with one level it is the identity.
         hidden_width: width of the hidden layers in the couplings.
         coupling: "additive" or "affine".
         act_norm: whether the steps have their ActNorm; the ones inside the couplings stay in any case.
@@ -88,7 +91,14 @@ class Glow(Bijection):
             for w in self.widths
         )
 
+        self._foldable = coupling == "additive" and steps_per_level > 0
+        self._folded: tuple[int, list[Tensor], FoldedFlow] | None = None
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x (n, d) to z (n, d) and log |det| (n,); without gradients by the folded form of the flow."""
+        folded = self._fold(x)
+        if folded is not None:
+            return folded.forward(x)
         left = []
         log_det = x.new_zeros(len(x))
         for index, level in enumerate(self.levels):
@@ -100,6 +110,9 @@ class Glow(Bijection):
         return torch.cat([*left, x], dim=-1), log_det
 
     def inverse(self, z: Tensor) -> Tensor:
+        folded = self._fold(z)
+        if folded is not None:
+            return folded.inverse(z)
         sizes = [split_sizes(width)[1] for width in self.widths[:-1]]
         *left, x = z.split([*sizes, self.widths[-1]], dim=-1)
         for index in reversed(range(len(self.widths))):
@@ -107,6 +120,45 @@ class Glow(Bijection):
             if index:
                 x = torch.cat([x, left.pop()], dim=-1)
         return x
+
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            self._forget()
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_folded": None}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._forget()
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._forget()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _forget(self) -> None:
+        self._folded = None
+
+    def _fold(self, x: Tensor) -> FoldedFlow | None:
+        """The folded flow where it serves: no gradients wanted, rows of the flow's own dtype."""
+        if torch.compiler.is_compiling() or not self._foldable or x.ndim != 2:
+            return None
+        if torch.is_grad_enabled():
+            self._forget()  # a step of training may follow, and fused optimisers leave no trace in a tensor's version
+            return None
+        if self._folded is None:
+            state = [*self.parameters(), *self.buffers()]
+            if any(
+                tensor.is_inference() for tensor in state
+            ):  # made in inference mode: changes to them leave no trace
+                return None
+            self._folded = (_version(state), state, fold(self))
+        version, state, folded = self._folded
+        if version != _version(state):  # changed in place
+            self._forget()
+            return self._fold(x)
+        return folded if x.dtype == folded.scale.dtype and x.device == folded.scale.device else None
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> Tensor:
@@ -128,3 +180,8 @@ class Glow(Bijection):
         """Log density in nats of the rows of ``x`` (n, d) under the flow: log N(z; 0, I) + log |det|, shape (n,)."""
         z, log_det = self(x)
         return standard_normal_log_prob(z) + log_det
+
+
+def _version(state: list[Tensor]) -> int:
+    """A number that grows whenever one of the tensors is changed in place."""
+    return sum(tensor._version for tensor in state)

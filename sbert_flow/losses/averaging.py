@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ class FlowAveragingCallback(TrainerCallback):
         if state.global_step and kept.is_file():
             # Resuming: the model was loaded with the average.
             self.raw = {name: value.to(self.average[name].device) for name, value in load_file(kept).items()}
+        elif state.global_step:
+            warnings.warn(
+                f"no {kept}: training resumes from the averaged weights, not the raw ones. Keep the checkpoint in the "
+                "output folder, with this callback from the first step on.",
+                stacklevel=2,
+            )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

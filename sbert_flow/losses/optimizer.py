@@ -33,7 +33,8 @@ class FlowAdamW(torch.optim.AdamW):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
+        # model.fit hands over the frozen encoder too: two moments of it would be twice its size.
+        for parameter in (p for p in self.param_groups[-1]["params"] if p.requires_grad or p.grad is not None):
             self.state[parameter] = {
                 "step": torch.tensor(self.FIRST_STEP, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),

@@ -16,9 +16,11 @@ def mean_cosine(embeddings: np.ndarray) -> float:
         embeddings: shape (n, d), n >= 2.
 
     Raises:
-        ValueError: fewer than two rows that are not zero.
+        ValueError: NaN or infinite values, or fewer than two rows that are not zero.
     """
     norms = np.linalg.norm(embeddings, axis=1)
+    if not np.isfinite(norms).all():
+        raise ValueError(f"{int((~np.isfinite(norms)).sum())} of {len(norms)} embeddings hold NaN or infinity.")
     unit = embeddings[norms > 0].astype(np.float64) / norms[norms > 0, None]
     n = len(unit)
     if n < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,14 +63,19 @@ def convert(state: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]
         level, step, name = int(match[1]), int(match[2]), match[3]
         levels, steps = max(levels, level + 1), max(steps, step + 1)
         if name == "invconv.weight":
-            matrix = value[:, :, 0, 0]
+            matrix = value.flatten(1) if value.ndim > 1 else value
             if not torch.equal(matrix, torch.eye(len(matrix), dtype=matrix.dtype).flip(0)):
                 raise ValueError(f"{key!r} is not a reversal of the channels: this flow cannot be represented.")
         elif name in _NAMES:
             # Images of one pixel there, vectors here.
             shape = value.shape[:2] if name.endswith("weight") else (value.numel(),)
+            if value.numel() != math.prod(shape):
+                raise ValueError(f"{key!r} has the shape {tuple(value.shape)}, which no Glow of pytorch-bertflow has.")
             converted[f"flow.levels.{level}.{step}.{_NAMES[name]}"] = value.reshape(shape)
-        elif not name.endswith("initialized"):
+        elif name.endswith("initialized"):
+            if not bool(value):
+                raise ValueError(f"{key!r} is 0: the flow of this checkpoint was never initialised, so never trained.")
+        else:
             raise ValueError(f"unknown key {key!r}: not a checkpoint of pytorch-bertflow's Glow.")
     missing = [
         f"blocks.{level}.flows.{step}.{name}"

@@ -16,7 +16,7 @@ from torch import nn
 from sbert_flow.modules.flow_layer import FlowLayer
 from sbert_flow.modules.map_layer import MapLayer, output_width
 from sbert_flow.modules.pooling import pooling_modules
-from sbert_flow.modules.recipes import get_recipe
+from sbert_flow.modules.recipes import AUTO, get_recipe
 from sbert_flow.modules.whitening_layer import WhiteningLayer
 
 WHITENING = "whitening"
@@ -34,8 +34,8 @@ def build_model(
             its pooling) keeps its own modules.
         pooling: ``mean``, ``cls``, ``max``, ``first-last``, ``first-last-embedding``, ``last-two`` or ``layer:K``.
             It replaces the encoder's own.
-        recipe: the recipe whose shape the layer gets; "whitening" makes it a WhiteningLayer, to be fitted by
-            ``fit_whitening``.
+        recipe: the recipe whose shape the layer gets; "auto" leaves it to ``fit_flow``, which replaces the layer;
+            "whitening" makes it a WhiteningLayer, to be fitted by ``fit_whitening``.
         **kwargs: passed on to ``SentenceTransformer`` where ``encoder`` is an id or a folder. On a CPU, weights in
             float16 or bfloat16 become float32 unless ``model_kwargs`` sets a dtype: half precision is slower there.
 
@@ -43,10 +43,11 @@ def build_model(
         ValueError: unknown recipe or pooling, a layer that the encoder does not have, an encoder that this pooling
             cannot be used with.
         OSError: the encoder cannot be loaded.
+        TypeError: options of ``SentenceTransformer`` together with an encoder that is loaded already.
     """
     if recipe == WHITENING:
         return _assemble(encoder, pooling, WhiteningLayer, **kwargs)
-    shape = get_recipe(recipe).shape
+    shape = get_recipe("surface" if recipe == AUTO else recipe).shape
     return _assemble(encoder, pooling, lambda width: FlowLayer(width, **shape), **kwargs)
 
 
@@ -59,6 +60,8 @@ def _assemble(
     model_options: dict[str, Any] = {}
     if isinstance(encoder, (str, Path)):
         encoder = load_encoder(str(encoder), **kwargs)
+    elif kwargs:
+        raise TypeError(f"{', '.join(kwargs)}: options of SentenceTransformer are taken with an id or a folder only.")
     if isinstance(encoder, SentenceTransformer):
         if encoder.similarity_fn_name == "dot":
             warnings.warn(
@@ -70,6 +73,8 @@ def _assemble(
             "prompts": dict(encoder.prompts),
             "default_prompt_name": encoder.default_prompt_name,
             "device": str(encoder.device),
+            "similarity_fn_name": "cosine" if encoder.similarity_fn_name == "dot" else encoder.similarity_fn_name,
+            "truncate_dim": encoder.truncate_dim,
         }
         modules = list(encoder.children())
     else:
@@ -105,7 +110,7 @@ def load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
             f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub."
         )
     encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
-    if encoder.device.type == "cpu" and "dtype" not in kwargs.get("model_kwargs", {}):
+    if encoder.device.type == "cpu" and "dtype" not in (kwargs.get("model_kwargs") or {}):
         if encoder.dtype in (torch.float16, torch.bfloat16):
             encoder.float()
     return encoder

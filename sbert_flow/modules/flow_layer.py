@@ -11,10 +11,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from sbert_flow.flows import FrozenAffine, Glow, live_dimensions
+from sbert_flow.flows import FrozenAffine, Glow, inverse_square_root, live_dimensions
 from sbert_flow.flows.glow import standard_normal_log_prob
 from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
+
+QUANTILES = 1001
+"""Log densities of the fitted text that are kept, from the least to the most likely."""
 
 
 class FlowLayer(MapLayer):
@@ -45,6 +48,7 @@ class FlowLayer(MapLayer):
 
             of width 2 d, whose cosine similarity is w times the raw one plus 1 - w times that of the latents. Latents,
             inverse and likelihood are those of f as before.
+        adapted: whether there is an adaptation to new text, see :meth:`adapt`.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -59,12 +63,16 @@ class FlowLayer(MapLayer):
         "act_norm",
         "front",
         "raw_weight",
+        "adapted",
     ]
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
     map_name = "flow"
     fit_hint = "sbert_flow.fit_flow(model, sentences)"
 
     noise_unit: Tensor
+    center: Tensor
+    log_prob_quantiles: Tensor
+    covariance_share: Tensor
 
     def __init__(
         self,
@@ -76,6 +84,7 @@ class FlowLayer(MapLayer):
         act_norm: bool = True,
         front: bool = False,
         raw_weight: float = 0.0,
+        adapted: bool = False,
     ) -> None:
         super().__init__()
         if steps_per_level == 0 and not (front and levels == 1):
@@ -93,6 +102,17 @@ class FlowLayer(MapLayer):
         self.affine = FrozenAffine(embedding_dimension) if front else None
         # Root mean square standard deviation of the embeddings that the flow was initialised on; 0 in dead dimensions.
         self.register_buffer("noise_unit", torch.zeros(embedding_dimension))
+        # Of the text that the flow was fitted on; zeros where unknown (an old file, another program's checkpoint).
+        self.register_buffer("center", torch.zeros(embedding_dimension))
+        self.register_buffer("log_prob_quantiles", torch.zeros(QUANTILES))
+        if front:
+            self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
+        self.adaptation = FrozenAffine(embedding_dimension) if adapted else None
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the layer is adapted to other text than it was fitted on."""
+        return self.adaptation is not None
 
     @property
     def front(self) -> bool:
@@ -115,8 +135,10 @@ class FlowLayer(MapLayer):
                 root mean square standard deviation of what the flow was initialised on. For training.
 
         Raises:
-            ValueError: x has another width than the layer.
+            ValueError: there is no sentence embedding, or it has another width than the layer.
         """
+        if "sentence_embedding" not in features:
+            raise ValueError("FlowLayer maps sentence embeddings, but gets none: put a Pooling before it.")
         embeddings = features["sentence_embedding"]
         self._check_input(embeddings)
         with torch.autocast(device_type=embeddings.device.type, enabled=False):
@@ -129,13 +151,15 @@ class FlowLayer(MapLayer):
 
     def _map(self, x: Tensor, noise: float = 0.0) -> tuple[Tensor, Tensor]:
         """The latents (n, d) of ``x`` (n, d) in float32, and the log-determinants (n,)."""
-        front_log_det = x.new_zeros(len(x))
-        if self.affine is not None:
-            x, front_log_det = self.affine(x)
+        log_det = x.new_zeros(len(x))
+        for affine in (self.adaptation, self.affine):
+            if affine is not None:
+                x, term = affine(x)
+                log_det = log_det + term
         if noise:
             x = x + noise * self.noise_unit * torch.randn_like(x)
-        z, log_det = self.flow(x)
-        return z, front_log_det + log_det
+        z, term = self.flow(x)
+        return z, log_det + term
 
     def _output(self, x: Tensor, z: Tensor) -> Tensor:
         """What the layer writes: the latents, or with a ``raw_weight`` both, each at unit length."""
@@ -144,12 +168,14 @@ class FlowLayer(MapLayer):
         x, z = nn.functional.normalize(x, dim=-1), nn.functional.normalize(z, dim=-1)
         return torch.cat([self.raw_weight**0.5 * x, (1 - self.raw_weight) ** 0.5 * z], dim=-1)
 
-    def set_front(self, matrix: Tensor, mean: Tensor) -> None:
+    def set_front(self, matrix: Tensor, mean: Tensor, covariance_share: Tensor | None = None) -> None:
         """Set the frozen affine map A (x - mu) before the flow; a map without trained steps is thereby fitted.
 
         Args:
             matrix: A, shape (d, d).
             mean: mu, shape (d,).
+            covariance_share: M^(-1/2) T M^(-1/2), shape (d, d), where A is M^(-1/2) up to scale and T the covariance
+                of the embeddings; :meth:`adapt` needs it to take in another covariance.
 
         Raises:
             ValueError: the layer has no front, or the matrix is singular.
@@ -157,6 +183,9 @@ class FlowLayer(MapLayer):
         if self.affine is None:
             raise ValueError("this FlowLayer has no front. Make it FlowLayer(..., front=True).")
         self.affine.set(matrix, mean)
+        if covariance_share is None:
+            covariance_share = torch.zeros_like(self.covariance_share)
+        self.covariance_share.copy_(covariance_share)
         self.initialized.fill_(self.steps_per_level == 0)
 
     @torch.no_grad()
@@ -192,7 +221,9 @@ class FlowLayer(MapLayer):
             self.affine.reset_parameters()
         self.flow.reset_parameters(generator)
         self.initialized.fill_(False)
-        self.noise_unit.zero_()
+        self.adaptation = None
+        for known in (self.noise_unit, self.center, self.log_prob_quantiles):
+            known.zero_()
 
     @torch.no_grad()
     def latents(self, embeddings: Any) -> Tensor:
@@ -217,11 +248,17 @@ class FlowLayer(MapLayer):
     def log_prob(self, embeddings: Any) -> Tensor:
         """Log density in nats of embeddings (n, d), as they come before the layer, under the flow: shape (n,).
 
+        It is the density of the text that the flow was fitted on, also after :meth:`adapt`.
+
         Raises:
             ValueError: wrong shape, NaN or infinite values.
         """
         x = check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device)
-        z, log_det = self._map(x)
+        adaptation, self.adaptation = self.adaptation, None
+        try:
+            z, log_det = self._map(x)
+        finally:
+            self.adaptation = adaptation
         return standard_normal_log_prob(z) + log_det
 
     @torch.no_grad()
@@ -232,7 +269,70 @@ class FlowLayer(MapLayer):
             ValueError: wrong shape, NaN or infinite values.
         """
         x = self.flow.inverse(check_embeddings(latents, self.embedding_dimension).to(self.noise_unit.device))
-        return x if self.affine is None else self.affine.inverse(x)
+        for affine in (self.affine, self.adaptation):
+            x = x if affine is None else affine.inverse(x)
+        return x
+
+    @torch.no_grad()
+    def note_fit(self, center: Tensor, log_probs: Tensor) -> None:
+        """Keep what later text is compared with: mean (d,) and log densities (n,) of the fitted embeddings."""
+        self.center.copy_(center)
+        ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES).round().long()
+        self.log_prob_quantiles.copy_(log_probs.sort().values[ranks])
+
+    @torch.no_grad()
+    def percentile(self, log_probs: Tensor) -> Tensor:
+        """Percentile, 0 to 100, of log densities (n,) among those of the fitted text.
+
+        Raises:
+            ValueError: the layer does not know them.
+        """
+        if not self.log_prob_quantiles.any():
+            raise ValueError(
+                "this flow does not know how likely its own text was (it was fitted by another program or by the "
+                "Trainer). Fit it with sbert_flow.fit_flow for percentiles."
+            )
+        values = log_probs.to(self.log_prob_quantiles).contiguous()
+        place = torch.searchsorted(self.log_prob_quantiles, values, side="right")
+        return (place / QUANTILES * 100).clamp(0, 100)
+
+    @torch.no_grad()
+    def adapt(self, mean: Tensor, covariance: Tensor | None = None, weight: float = 0.5) -> None:
+        r"""Put an affine map before the flow that takes embeddings of new text to where those of the fitted text lay:
+
+        .. math:: x \mapsto P (x - \mu') + \mu
+
+        with the mean :math:`\mu'` of the new text and P = I. With its covariance T', and for a layer with the surface
+        map in front, P is such that the composed map divides by M + w (T' - T) instead of M. It replaces an earlier
+        adaptation; the fit itself stays.
+
+        Args:
+            mean: shape (d,).
+            covariance: shape (d, d); used only where the layer has the statistics for it.
+            weight: w, share of the new covariance.
+
+        Raises:
+            ValueError: the layer does not know the mean of the text it was fitted on.
+        """
+        if not self.center.any():
+            raise ValueError(
+                "this flow does not know the mean of the text it was fitted on (by another program or "
+                "the Trainer). Fit it with sbert_flow.fit_flow to adapt it."
+            )
+        device, center = self.center.device, self.center.double()
+        matrix = torch.eye(self.embedding_dimension, dtype=torch.float64, device=device)
+        if covariance is not None and self.affine is not None and self.covariance_share.any():
+            share = self.covariance_share.double()
+            root = self.affine.matrix.double() * (share.trace() / len(share)).sqrt()  # M^(-1/2), without its scale
+            new = matrix + weight * (root @ covariance.double().to(device) @ root - share)
+            matrix = torch.linalg.solve(root, inverse_square_root(new) @ root)
+        adaptation = FrozenAffine(self.embedding_dimension).to(device)
+        adaptation.set(matrix, mean.double().to(device) - torch.linalg.solve(matrix, center))
+        self.adaptation = adaptation
+
+    def reset_adaptation(self) -> None:
+        """Return to the map as fitted."""
+        self.adaptation = None
 
     @classmethod
     def from_pytorch_bertflow(cls, path: str | Path) -> Self:
@@ -246,6 +346,19 @@ class FlowLayer(MapLayer):
 
         config, state = convert(read(path))
         layer = cls(**config)
-        layer.load_state_dict({**layer.state_dict(), **state})
+        try:
+            layer.load_state_dict({**layer.state_dict(), **state})
+        except RuntimeError as error:
+            raise ValueError(f"{path} is not a Glow of pytorch-bertflow with additive couplings: {error}") from error
         layer.initialized.fill_(True)
         return layer
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        for name in (
+            "center",
+            "log_prob_quantiles",
+            "covariance_share",
+        ):  # older files lack them
+            if hasattr(self, name):
+                state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,9 +41,9 @@ class MapLayer(Module):
     def get_embedding_dimension(self) -> int:
         return self.embedding_dimension
 
+    @abstractmethod
     def latents(self, embeddings: Any) -> Tensor:
         """Map embeddings (n, d), as they come before the layer, in float32: for cached embeddings."""
-        raise NotImplementedError
 
     def outputs(self, embeddings: Any) -> Tensor:
         """What the layer writes for embeddings (n, d), as they come before the layer, float32."""

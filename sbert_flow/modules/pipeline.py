@@ -28,6 +28,8 @@ def split_at_map(model: Any, kind: type[Layer] = MapLayer) -> tuple[list[nn.Modu
     Raises:
         ValueError: the model has none, or more than one.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a SentenceTransformer is needed, but got {type(model).__name__}: {model!r:.80}.")
     modules = list(unwrap(model).children())
     places = [index for index, module in enumerate(modules) if isinstance(module, kind)]
     if len(places) != 1:
@@ -47,6 +49,18 @@ def split_at_flow(model: Any) -> tuple[list[nn.Module], FlowLayer]:
         ValueError: the model has no FlowLayer, or more than one.
     """
     return split_at_map(model, FlowLayer)
+
+
+def encoder_of(model: SentenceTransformer) -> SentenceTransformer:
+    """What comes before the model's flow, or the model itself if it has none."""
+    has_flow = any(isinstance(module, FlowLayer) for module in unwrap(model).children())
+    return encoder_before_flow(model) if has_flow else model
+
+
+def replace_flow(model: SentenceTransformer, layer: FlowLayer) -> None:
+    """Put ``layer`` into the place of the model's FlowLayer."""
+    before, _ = split_at_flow(model)
+    model[len(before)] = layer.to(model.device)
 
 
 def encoder_before_flow(model: SentenceTransformer) -> SentenceTransformer:

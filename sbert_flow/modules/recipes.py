@@ -70,6 +70,10 @@ RECIPES = {
 """The recipes by name."""
 
 
+AUTO = "auto"
+"""Name that stands for the recipe of :func:`sbert_flow.advise`."""
+
+
 def get_recipe(name: str) -> Recipe:
     """Return the recipe called ``name``.
 

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 MIN_ROWS = 16
-"""Fewer distinct embeddings than this say nothing about the spread of a space."""
+"""Fewer sentences or embeddings than this say nothing about the spread of a space."""
+
+EQUAL = 1e-6
+"""Embeddings that differ by less than this share of their size differ by rounding only."""
 
 
 def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 1) -> Tensor:
@@ -27,7 +30,10 @@ def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 
             one row is asked for, all rows equal.
     """
     if not isinstance(embeddings, Tensor):
-        embeddings = torch.as_tensor(np.asarray(embeddings))
+        try:
+            embeddings = torch.as_tensor(np.asarray(embeddings))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"embeddings must be numbers in rows of equal length ({error}).") from error
     if embeddings.ndim != 2 or embeddings.shape[1] < 2 or (width is not None and embeddings.shape[1] != width):
         wanted = "(n, d) with d >= 2" if width is None else f"(n, {width})"
         raise ValueError(
@@ -45,7 +51,7 @@ def check_embeddings(embeddings: Any, width: int | None = None, min_rows: int = 
             f"{len(bad)} of {len(embeddings)} embeddings hold NaN or infinity (rows {rows}). "
             "Remove these sentences, or load the encoder in float32 or bfloat16: float16 overflows."
         )
-    if min_rows > 1 and bool((embeddings == embeddings[0]).all()):
+    if min_rows > 1 and bool((embeddings - embeddings[0]).abs().max() <= EQUAL * embeddings.abs().max()):
         raise ValueError(
             f"all {len(embeddings)} embeddings are equal, so there is nothing to learn from them. "
             "Check the text and the encoder."

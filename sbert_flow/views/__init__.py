@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbert_flow.views.edits import DropWords, Edit, InsertWords, ToggleFinalMark, shuffle_words, surface_edits
+from sbert_flow.views.edits import DropWords, Edit, InsertWords, ToggleFinalMark, repeat, shuffle_words, surface_edits
 from sbert_flow.views.views import editable, make_views
 from sbert_flow.views.words import final_mark, function_words
 
@@ -15,6 +15,7 @@ __all__ = [
     "final_mark",
     "function_words",
     "make_views",
+    "repeat",
     "shuffle_words",
     "surface_edits",
 ]

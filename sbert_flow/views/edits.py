@@ -74,21 +74,30 @@ class ToggleFinalMark:
         return sentence[:end].rstrip() if end < len(sentence) else sentence + self.mark
 
 
+def repeat(sentence: str, rng: random.Random) -> str:
+    """The sentence twice: the same content in twice the length."""
+    return f"{sentence} {sentence}"
+
+
 INSERTED_WORDS = 30
 """Inserted words are drawn from this many of the most frequent function words."""
 
 
 def surface_edits(sentences: Iterable[str]) -> dict[str, Edit]:
-    """The four edits of the surface map, with function words and final mark estimated from the sentences.
+    """The five edits of the surface map, with function words and final mark estimated from the sentences.
 
     They need no list of any language. Where no word comes twice (a script written without spaces), the edits "drop"
     and "insert" are left out.
 
     Returns:
-        "shuffle", "drop", "insert" and "mark" by name.
+        "shuffle", "mark", "repeat", "drop" and "insert" by name.
     """
     sentences = list(sentences)
-    edits: dict[str, Edit] = {"shuffle": shuffle_words, "mark": ToggleFinalMark(final_mark(sentences))}
+    edits: dict[str, Edit] = {
+        "shuffle": shuffle_words,
+        "mark": ToggleFinalMark(final_mark(sentences)),
+        "repeat": repeat,
+    }
     words = function_words(sentences)
     if words:
         edits["drop"] = DropWords(frozenset(words))

@@ -26,6 +26,7 @@ def run(*arguments, check=True):
         with pytest.raises(SystemExit) as ended:
             main()
     assert not check or ended.value.code == 0, err.getvalue()
+    assert check or (err.getvalue().count("Error:") == 1 and "Traceback" not in err.getvalue())
     return ended.value.code, " ".join(out.getvalue().split()), " ".join(err.getvalue().split())
 
 
@@ -81,7 +82,8 @@ def test_evaluate_a_plain_model(minilm, folder):
         (["fit", "./none", "--text", "a.txt", "--output", "x"], "no encoder folder './none'"),
         (["evaluate", "ENCODER", "--sts", "nowhere"], "no folder nowhere"),
         (["evaluate", "ENCODER", "--sts", "sts", "--task", "STS99"], "task must be one of"),
-        (["evaluate", "./none", "--sts", "sts"], "none"),
+        (["evaluate", "./none", "--sts", "sts"], "./none"),
+        (["evaluate", "ENCODER", "--sts", "sts", "--json", "sts"], "sts is a folder. Name a file for the scores"),
     ],
 )
 def test_errors_are_one_line(arguments, message, minilm, folder):

@@ -21,7 +21,8 @@ def test_tasks_that_are_there(tmp_path):
     write(tmp_path, "STS12", [row(1, subset="x"), row(2.5, subset="y")])
     write(tmp_path, "SICK-R", [row(4), row(3)])
     write(tmp_path, "SICK-R", [row(5), row(0)], split="validation")
-    tasks = read_sts(tmp_path)
+    with pytest.warns(UserWarning, match="no test split of STS13, .* averages are over 2 of the 7 tasks"):
+        tasks = read_sts(tmp_path)
     assert [t.name for t in tasks] == ["STS12", "SICK-R"]
     assert tasks[0].scores == [1.0, 2.5] and tasks[0].subsets == ["x", "y"] and tasks[0].sentences == ["a", "b"]
     assert read_sts(tmp_path, ["SICK-R"], "validation")[0].scores == [5.0, 0.0]
@@ -30,8 +31,8 @@ def test_tasks_that_are_there(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([row(1), "{"], r"test\.jsonl, line 2: needs a JSON object"),
-        ([row(1), {"sentence1": "a", "score": 1}], "line 2: needs .*sentence2"),
+        ([row(1), "{"], r"test\.jsonl, line 2: not JSON"),
+        ([row(1), {"sentence1": "a", "score": 1}], "line 2: needs .* lacks sentence2"),
         ([row(1), row("high")], "line 2: score must be a number, but is 'high'"),
         ([row(1), row(None)], "line 2: score must be a number, but is None"),
         ([row(1), row(float("nan"))], "score must be a number, but is nan"),
@@ -42,7 +43,7 @@ def test_tasks_that_are_there(tmp_path):
 def test_bad_lines(tmp_path, rows, message):
     write(tmp_path, "STS12", rows)
     with pytest.raises(ValueError, match=message):
-        read_sts(tmp_path)
+        read_sts(tmp_path, ["STS12"])
 
 
 def test_missing_and_unknown(tmp_path):
@@ -64,3 +65,14 @@ def test_samples_are_what_the_documentation_says():
     everything = [*pairs.sentences, *sentences]
     assert len(set(everything)) == len(everything)
     assert all(s == s.strip() and s for s in everything)
+
+
+def test_encoding_of_the_file(tmp_path):
+    (tmp_path / "STS12").mkdir()
+    path = tmp_path / "STS12" / "test.jsonl"
+    lines = [json.dumps(row(k, sentence1="a\u2028b"), ensure_ascii=False) for k in (1, 2)]
+    path.write_text("\ufeff" + "\n".join(lines), "utf-8")
+    assert read_sts(tmp_path, ["STS12"])[0].sentences1 == ["a\u2028b"] * 2
+    path.write_bytes("näher".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"test\.jsonl, line 1: not UTF-8"):
+        read_sts(tmp_path, ["STS12"])

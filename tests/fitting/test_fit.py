@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sbert_flow import FlowLayer, build_model, fit_flow
-from sbert_flow.fitting.train import FlatParameters, number_of_steps, shuffled_batches
+from sbert_flow.fitting.train import FlatParameters, number_of_steps
 from sbert_flow.losses import FlowAdamW, FlowNLLLoss
 from sbert_flow.measures import mean_cosine
 from sbert_flow.modules.pipeline import encoder_before_flow
@@ -129,14 +129,6 @@ def test_steps():
     assert number_of_steps(100, 128) == 200
     assert number_of_steps(27_778, 128) == 218
     assert number_of_steps(27_778, 32, epochs=2) == 1737
-
-
-def test_batches_visit_every_row_once_per_pass():
-    batches = list(shuffled_batches(10, 4, 5, torch.Generator().manual_seed(0)))
-    assert [len(rows) for rows in batches] == [4] * 5
-    rows = torch.cat(batches).tolist()
-    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
-    assert rows[:10] != rows[10:]
 
 
 def test_flat_parameters_train_like_separate_ones():

@@ -74,6 +74,20 @@ def test_damaged_foreign_or_missing_checkpoints(layer, tmp_path):
     torch.save(state, tmp_path / "permuted.bin")
     with pytest.raises(ValueError, match="not a reversal"):
         FlowLayer.from_pytorch_bertflow(tmp_path / "permuted.bin")
+    state["blocks.0.flows.0.invconv.weight"] = torch.eye(48)[0]
+    torch.save(state, tmp_path / "vector.bin")
+    with pytest.raises(ValueError, match="not a reversal"):
+        FlowLayer.from_pytorch_bertflow(tmp_path / "vector.bin")
+    other = {**state, "blocks.1.flows.0.actnorm.loc": torch.zeros(1, 13, 1, 1)}
+    del other["blocks.0.flows.0.invconv.weight"]
+    torch.save(other, tmp_path / "narrow.bin")
+    with pytest.raises(ValueError, match="not a Glow of pytorch-bertflow with additive couplings"):
+        FlowLayer.from_pytorch_bertflow(tmp_path / "narrow.bin")
+    other = {**state, "blocks.0.flows.0.invconv.weight": torch.eye(48).flip(0)[:, :, None, None]}
+    other["blocks.0.flows.1.actnorm.initialized"] = torch.zeros((), dtype=torch.uint8)
+    torch.save(other, tmp_path / "untrained.bin")
+    with pytest.raises(ValueError, match="never initialised"):
+        FlowLayer.from_pytorch_bertflow(tmp_path / "untrained.bin")
     del state["blocks.0.flows.0.invconv.weight"], state["blocks.1.flows.2.coupling.net.3.weight"]
     torch.save(state, tmp_path / "lacking.bin")
     with pytest.raises(ValueError, match=r"lacks 1 keys, first 'blocks\.1\.flows\.2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -32,3 +33,6 @@ def test_demo_shows_and_saves_what_it_says(tmp_path):
     np.testing.assert_allclose(
         load(tmp_path / "out").encode(["A first sentence.", "And a second."]), namespace["embeddings"], atol=1e-6
     )
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    # The score of the flow, not also that of the encoder.
+    assert len(re.findall(r"^#### Semantic Similarity$", card, flags=re.M)) == 1

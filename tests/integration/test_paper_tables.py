@@ -27,8 +27,8 @@ def test_prints_both_aggregations_in_the_papers_order(tiny_encoder, sentences, t
          "--method", "raw", "whitening", "noise"],
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     ).stdout  # fmt: skip
-    wmean, whole = printed.split("aggregation \"all\"")
-    assert "aggregation \"wmean\"" in wmean
+    wmean, whole = printed.split('aggregation "all"')
+    assert 'aggregation "wmean"' in wmean
     for part, quoted in ((wmean, "72.14"), (whole, "67.10")):
         assert "| pooling | method | fitted on | STSBenchmark | STS13 | average |" in part
         assert [line.split(" | ")[1:3] for line in part.splitlines() if line.startswith("| mean ")] == [

@@ -1,4 +1,4 @@
-"""The Python in the README runs as it is printed, but for the encoder's id, which no machine without a network knows."""
+"""The Python in the README runs as it is printed, but for the encoder's id, which needs a network."""
 
 from __future__ import annotations
 

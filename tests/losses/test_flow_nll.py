@@ -104,6 +104,14 @@ class TestValue:
         assert all(p.grad is None for p in model[0].parameters())
         assert all(p.grad is not None for p in model[-1].parameters())
 
+    def test_the_flow_computes_in_float32_under_autocast(self, model, sentences):
+        fit_flow(model, sentences[:100], show_progress_bar=False)
+        layer = model[-1].eval()
+        x = torch.from_numpy(encoder_before_flow(model).encode(sentences[:20]))
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            z = layer({"sentence_embedding": x}, return_log_det=True)["flow_latent"]
+        torch.testing.assert_close(z, layer.latents(x), atol=1e-6, rtol=1e-6)
+
     def test_card(self, model, sentences):
         loss = FlowNLLLoss(model, sentences, noise=0.25)
         assert loss.get_config_dict() == {"noise": 0.25}
@@ -146,7 +154,8 @@ class TestConstruction:
 
 
 class TestModelFit:
-    def test_input_examples(self, model, sentences):
+    def test_input_examples(self, model, sentences, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # fit writes ./checkpoints
         encoder, before = weights(model, 0), weights(model)
         loss = FlowNLLLoss(model, sentences)
         start = weights(model)
@@ -292,6 +301,17 @@ class TestAveraging:
             averaged = load_file(tmp_path / "a" / f"checkpoint-{step}" / "2_FlowLayer" / "model.safetensors")
             assert all(torch.equal(value, raw[f"flow.{name}"]) for name, value in kept.items())
             assert changed(raw, averaged)
+
+    def test_resuming_without_the_raw_weights_is_said(self, model, sentences, tmp_path):
+        data, loss = Dataset.from_dict({"text": sentences}), FlowNLLLoss(model, sentences)
+        train(model, loss, data, tmp_path, save_strategy="steps", save_steps=4)  # without the callback
+        with pytest.warns(UserWarning, match="resumes from the averaged weights"):
+            train(model, loss, data, tmp_path, [FlowAveragingCallback(model)], resume=str(tmp_path / "checkpoint-4"))
+
+    def test_the_optimiser_keeps_nothing_for_a_frozen_encoder(self, model, sentences):
+        FlowNLLLoss(model, sentences)
+        optimizer = FlowAdamW(model.parameters())
+        assert len(optimizer.state) == len(list(model[-1].parameters()))
 
     def test_weight_of_the_average(self):
         assert average_weight(0.99, 1) == pytest.approx(2 / 11)

@@ -15,6 +15,14 @@ def test_against_all_pairs_written_out():
     assert mean_cosine(x) == pytest.approx(cosines.mean(), abs=1e-12)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_finite(bad):
+    x = np.ones((5, 3))
+    x[2, 1] = bad
+    with pytest.raises(ValueError, match="1 of 5 embeddings hold NaN or infinity"):
+        mean_cosine(x)
+
+
 def test_too_few():
     with pytest.raises(ValueError, match="at least two embeddings other than zero are needed, but got 1"):
         mean_cosine(np.eye(3)[:1])

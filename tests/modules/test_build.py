@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 from sbert_flow import FlowLayer, build_model, load
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.modules.pooling import layer_weights
-from tests.conftest import LAYERS, make_tiny_encoder
+from tests.tiny_encoder import LAYERS, make_tiny_encoder
 
 TEXTS = ["A red boat.", "The harbour was quiet after the storm had passed.", "geese"]
 
@@ -79,10 +81,7 @@ def test_encoder_as_module_or_model(tiny_encoder):
         np.testing.assert_allclose(encoder_before_flow(quietly(encoder, "cls")).encode(TEXTS), expected, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:The encoder's own")
 def quietly(*args):
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return build_model(*args)
@@ -130,8 +129,21 @@ def test_missing_encoder(tmp_path):
         build_model(str(tmp_path / "nothing"))
 
 
-def test_flow_layer_of_another_program_name(tiny_encoder):
-    """The mission's own line of code."""
+def test_the_missions_own_line(tiny_encoder):
     bert, pooling, _ = build_model(tiny_encoder).children()
     model = SentenceTransformer(modules=[bert, pooling, FlowLayer(32)])
     assert model.get_embedding_dimension() == 32
+
+
+def test_settings_of_the_encoder_are_kept(tiny_encoder):
+    model = build_model(tiny_encoder, similarity_fn_name="euclidean", truncate_dim=8)
+    assert (model.similarity_fn_name, model.truncate_dim) == ("euclidean", 8)
+    with pytest.warns(UserWarning, match="compares by cosine"):
+        assert build_model(tiny_encoder, similarity_fn_name="dot").similarity_fn_name == "cosine"
+
+
+def test_options_that_cannot_be_used_are_refused(tiny_encoder):
+    with pytest.raises(
+        TypeError, match="poling: options of SentenceTransformer are taken with an id or a folder only"
+    ):
+        build_model(SentenceTransformer(tiny_encoder), poling="cls")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,17 +25,29 @@ def test_round_trip_and_replacement(model, tmp_path, sentences):
     np.testing.assert_array_equal(load(tmp_path / "a" / "m").encode(sentences[:5]), model.encode(sentences[:5]))
 
 
-def test_an_interrupted_save_leaves_no_half_model(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moment", ["flow", "first rename", "second rename"])
+def test_an_interrupted_save_leaves_what_was_there(model, tmp_path, monkeypatch, moment):
     save(model, tmp_path / "m")
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "m").iterdir()}
 
-    def interrupted(self, *args, **kwargs):
+    def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(model[-1]), "save", interrupted)
-    for target in ("m", "new"):
-        with pytest.raises(KeyboardInterrupt):
-            save(model, tmp_path / target)
+    if moment == "flow":
+        monkeypatch.setattr(type(model[-1]), "save", interrupted)
+    else:
+        renames, stop = [], {"first rename": 1, "second rename": 2}[moment]
+
+        def rename(self, target):
+            renames.append(target)
+            if len(renames) == stop:
+                raise KeyboardInterrupt
+            return original(self, target)
+
+        original = Path.rename
+        monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        save(model, tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "m").iterdir()} == before
 
@@ -46,7 +59,23 @@ def test_other_content_is_never_overwritten(model, tmp_path):
         save(model, tmp_path / "notes")
     with pytest.raises(FileExistsError, match="is a file"):
         save(model, tmp_path / "notes" / "diary.txt")
+    save(model, tmp_path / "m")
+    for more in ("diary.txt", ".git", "results"):
+        (tmp_path / "m" / more).mkdir()
+        with pytest.raises(FileExistsError, match="or more than that"):
+            save(model, tmp_path / "m")
+        (tmp_path / "m" / more).rmdir()
     assert (tmp_path / "notes" / "diary.txt").read_text() == "mine"
+
+
+def test_an_encoder_is_never_replaced(model, tiny_encoder, tmp_path, monkeypatch):
+    SentenceTransformer(tiny_encoder).save_pretrained(str(tmp_path / "enc"))
+    with pytest.raises(FileExistsError, match="holds something else"):
+        save(model, tmp_path / "enc")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(FileExistsError, match="Name one inside it"):
+        save(model, ".")
 
 
 def rename_module(folder, name):
@@ -77,8 +106,10 @@ def test_unknown_classes_of_our_own(model, tmp_path, name):
 
 
 def test_load_never_takes_the_flag(tmp_path):
-    with pytest.raises(TypeError, match="never runs code"):
-        load(tmp_path, trust_remote_code=True)
+    flag = {"trust_remote_code": True}
+    for options in (flag, {"config_kwargs": flag}, {"model_kwargs": flag}, {"processor_kwargs": flag}):
+        with pytest.raises(TypeError, match="never runs code"):
+            load(tmp_path, **options)
 
 
 def test_missing_models(tmp_path):

@@ -42,7 +42,7 @@ def test_no_words_where_nothing_is_separated_by_spaces() -> None:
     sentences = ["今日は天気がいい。", "明日は雨が降る。", "彼は本を読んでいる。"]
     assert function_words(sentences) == []
     assert final_mark(sentences) == "。"
-    assert set(surface_edits(sentences)) == {"shuffle", "mark"}
+    assert set(surface_edits(sentences)) == {"shuffle", "mark", "repeat"}
     assert editable(sentences, 10) == []
 
 

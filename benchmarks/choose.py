@@ -1,0 +1,255 @@
+"""Which map helps which space, and what following the advice costs: the table of docs/should-i-use-it.md.
+
+For every encoder and pooling: STS scores of the raw embeddings and of each map fitted on the tasks' own sentences
+without labels, the measures behind the advice, and the regret of the advice, that is what the best of the maps would
+have given more. Labels are used for scoring only. One pass of each encoder gives all its poolings.
+
+    python benchmarks/choose.py --sts STS --encoder ENCODER [--encoder ...] [--between OTHER] [--random] [--pairs 300]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+
+from sbert_flow.data import SentencePairs, read_sts
+from sbert_flow.fitting import fit_flow, nuisance_moment
+from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO, SAMPLE, VIEWED, decide, measure
+from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.fitting.surface import viewed
+from sbert_flow.modules.pooling import pooling_modules
+
+RECIPES = ("noise", "surface", "surface-flow", "mix")
+METHODS = ("raw", "whitening", *RECIPES)
+BETWEEN = (0.25, 0.5, 0.75)
+EDITED = 3000
+"""Sentences behind W, as in fit_flow; never more than half of the text here."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sts", required=True, help="folder of <TASK>/test.jsonl")
+    parser.add_argument("--encoder", action="append", required=True, help="folder or hub id; may be repeated")
+    parser.add_argument("--between", help="another encoder of the first one's shape: adds those with weights between")
+    parser.add_argument("--random", action="store_true", help="adds the first encoder with random weights, 3 x 192")
+    parser.add_argument("--pooling", action="append", help="default: every layer, and all named ones")
+    parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
+    parser.add_argument("--edited", type=int, default=EDITED, help="sentences that are edited for W")
+    parser.add_argument("--store", help="folder that keeps the embeddings")
+    parser.add_argument(
+        "--json", type=Path, help="file for the rows; those that it holds already are not computed again"
+    )
+    parser.add_argument("--plot", type=Path, help="file for the picture (needs matplotlib)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
+    sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences))
+    random.Random(0).shuffle(sentences)  # as advise does: neighbours must not be paraphrases
+    chosen, views = viewed(sentences, None, seed=0, count=options.edited)
+    texts = list(dict.fromkeys([*sentences, *(text for view in views.values() for text in view)]))
+    place = {text: index for index, text in enumerate(texts)}
+    print(f"{len(sentences):,} sentences of {sum(map(len, tasks)):,} pairs, {len(chosen):,} edited", flush=True)
+    print("space | " + " | ".join(METHODS) + " | separation | PR | cosine | advice | regret", flush=True)
+    rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    known = {(row["encoder"], row["pooling"]) for row in rows}
+    rows = [printed({**row, "sentences": len(sentences)}) for row in rows]
+    with TemporaryDirectory() as temporary:
+        store = EmbeddingStore.open(options.store or temporary, texts)
+        for encoder, transformer in encoders(options):
+            names = [n for n in options.pooling or all_poolings(transformer) if (encoder, n) not in known]
+            if not names:
+                continue
+            sets = store.embed_poolings(transformer, {name: pooling_modules(transformer, name) for name in names})
+            for name, found in sets.items():
+                array = np.array(found[:], dtype=np.float32)
+                x, originals = (array[[place[text] for text in block]] for block in (sentences, chosen))
+                edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
+                few = {edit: view[:VIEWED] for edit, view in edited.items()}
+                numbers = {**measure(x[:SAMPLE], originals[:VIEWED], few), "sentences": len(sentences)}
+                nuisance = nuisance_moment(
+                    torch.from_numpy(originals), {edit: torch.from_numpy(view) for edit, view in edited.items()}
+                )
+                rows.append(report(encoder, name, x, nuisance, numbers, tasks, sentences))
+                if options.json:
+                    options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    summary(rows)
+    if options.plot:
+        plot(rows, options.plot)
+
+
+def drawn(task: SentencePairs, count: int | None) -> SentencePairs:
+    """``count`` random pairs of the task."""
+    if count is None or count >= len(task):
+        return task
+    keep = random.Random(0).sample(range(len(task)), count)
+    columns = ([column[index] for index in keep] for column in (task.sentences1, task.sentences2, task.scores))
+    return SentencePairs(task.name, *columns)
+
+
+def encoders(options: argparse.Namespace) -> Iterator[tuple[str, Transformer]]:
+    """Name and Transformer of each encoder."""
+
+    def loaded(encoder: str) -> Transformer:
+        return SentenceTransformer(encoder, device="cpu", model_kwargs={"dtype": torch.float32})[0]
+
+    for number, encoder in enumerate(options.encoder):
+        yield f"{'ABCDEFGH'[number]}:{Path(encoder).name}", loaded(encoder)
+    if options.between:
+        first, second = (loaded(encoder).state_dict() for encoder in (options.encoder[0], options.between))
+        for share in BETWEEN:
+            middle = loaded(options.encoder[0])
+            middle.load_state_dict(
+                {
+                    key: torch.lerp(value, second[key], share) if value.is_floating_point() else value
+                    for key, value in first.items()
+                }
+            )
+            yield f"between-{share:g}", middle
+    if options.random:
+        transformer = loaded(options.encoder[0])
+        config = transformer.model.config
+        config.update({"hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 3, "num_attention_heads": 6})
+        torch.manual_seed(1)
+        transformer.model = type(transformer.model)(config).eval()
+        yield "random-3x192", transformer
+
+
+def all_poolings(transformer: Transformer) -> list[str]:
+    layers = [f"layer:{index}" for index in range(transformer.model.config.num_hidden_layers)]
+    return [*layers, "mean", "cls", "max", "first-last", "first-last-embedding", "last-two"]
+
+
+def whitened(x: np.ndarray) -> np.ndarray:
+    """Full whitening (Su et al. 2021) of the directions that vary."""
+    x = x.astype(np.float64) - x.mean(axis=0)
+    values, vectors = np.linalg.eigh(x.T @ x / len(x))
+    live = values > 1e-6 * np.median(values[values > 1e-12 * values.max()])
+    return x @ (vectors[:, live] / np.sqrt(values[live]))
+
+
+def report(
+    encoder: str,
+    pooling: str,
+    x: np.ndarray,
+    nuisance: torch.Tensor,
+    numbers: dict[str, float],
+    tasks: list[SentencePairs],
+    sentences: list[str],
+) -> dict[str, Any]:
+    """Score every method on the space, print the row and return it."""
+    place = {sentence: index for index, sentence in enumerate(sentences)}
+    scores = {"raw": average(x, tasks, place), "whitening": average(whitened(x), tasks, place)}
+    for recipe in RECIPES:
+        fitted = fit_flow(embeddings=x, nuisance=nuisance, recipe=recipe, show_progress_bar=False)
+        scores[recipe] = average(fitted.layer.eval().outputs(x).numpy(), tasks, place)
+    return printed({"encoder": encoder, "pooling": pooling, **scores, **numbers})
+
+
+def printed(row: dict[str, Any]) -> dict[str, Any]:
+    """Print the row, and return it with the advice and its regret."""
+    advice = decide(row)
+    regret = max(row[method] for method in METHODS) - row[advice.recipe or "raw"]
+    cells = [
+        f"{row['encoder']} {row['pooling']}",
+        *(f"{row[method]:.1f}" for method in METHODS),
+        f"{row['view_separation']:.1f}",
+        f"{row['participation_ratio']:.0f}",
+        f"{row['mean_cosine']:.2f}",
+        advice.recipe or advice.decision,
+        f"{regret:.1f}",
+    ]
+    print(" | ".join(cells), flush=True)
+    return {**row, "advice": advice.recipe or advice.decision, "regret": regret}
+
+
+def average(x: np.ndarray, tasks: list[SentencePairs], place: dict[str, int]) -> float:
+    """Mean over tasks of Spearman x 100 between cosine similarity and score."""
+    x = x / np.linalg.norm(x, axis=1, keepdims=True).clip(min=1e-12)
+    values = []
+    for task in tasks:
+        first, second = ([place[s] for s in side] for side in (task.sentences1, task.sentences2))
+        values.append(spearmanr((x[first] * x[second]).sum(axis=1), task.scores)[0])
+    return 100 * float(np.mean(values))
+
+
+def summary(rows: list[dict[str, Any]]) -> None:
+    """Print the regret of the advice and of simpler rules."""
+    lost = {method: np.array([max(row[m] for m in METHODS) - row[method] for row in rows]) for method in METHODS}
+
+    def follow(chosen: list[str]) -> np.ndarray:
+        return np.array([lost[method][index] for index, method in enumerate(chosen)])
+
+    rules = {
+        "advice": np.array([row["regret"] for row in rows]),
+        **{f"always {method}": lost[method] for method in METHODS},
+        "mean cosine < .29: raw, else surface-flow": follow(
+            ["raw" if row["mean_cosine"] < 0.29 else "surface-flow" for row in rows]
+        ),
+        "participation ratio > 70: mix, else surface-flow": follow(
+            ["mix" if row["participation_ratio"] > 70 else "surface-flow" for row in rows]
+        ),
+    }
+    print(f"\nregret over {len(rows)} spaces, and the share of spaces where it is at most 1.0")
+    for rule, regret in rules.items():
+        print(f"{rule} | mean {regret.mean():.2f} | worst {regret.max():.2f} | {np.mean(regret <= 1.0):.0%}")
+    above = [f"{row['encoder']} {row['pooling']} {row['regret']:.1f}" for row in rows if row["regret"] > 1.0]
+    print("advice above 1.0: " + ("; ".join(above) or "none"))
+    separation = np.array([row["view_separation"] for row in rows])
+    flat = np.array([row["participation_ratio"] > MIX_RATIO for row in rows])
+    names = np.array([row["encoder"] for row in rows])
+    for left_out, groups in {"space": np.arange(len(rows)), "encoder": names}.items():
+        if len(set(groups)) > 1:
+            regret = np.concatenate(
+                [_held_out(separation, flat, lost, groups == group) for group in sorted(set(groups))]
+            )
+            print(f"bounds set without the {left_out}: mean {regret.mean():.2f}, worst {regret.max():.2f}")
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Gain over the raw space against the view separation, with the bounds of the advice."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    separation = [row["view_separation"] for row in rows]
+    for recipe, marker in {"surface": "o", "mix": "x"}.items():
+        gains = [row[recipe] - row["raw"] for row in rows]
+        axes.scatter(separation, gains, marker=marker, s=22, label=recipe)
+    axes.axhline(0, color="black", linewidth=0.8)
+    for bound in (FLOW_BELOW, LEAVE_ABOVE):
+        axes.axvline(bound, color="grey", linestyle="--", linewidth=0.8)
+    top = axes.get_ylim()[1]
+    places = {"surface": FLOW_BELOW - 1, "mix": (FLOW_BELOW + LEAVE_ABOVE) / 2, "leave": LEAVE_ABOVE + 1}
+    for text, place in places.items():
+        axes.text(place, 0.95 * top, text, ha="center")
+    axes.set_xlabel("view separation of the raw space (standard deviations)")
+    axes.set_ylabel("gain in average Spearman x 100")
+    axes.legend(loc="center right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def _held_out(separation: np.ndarray, flat: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
+    """Regret in the spaces ``held`` of the two bounds of view separation that are best on the others."""
+
+    def regret(low: float, high: float) -> np.ndarray:
+        mix = np.where(separation < high, lost["mix"], lost["raw"])
+        return np.where((separation < low) & ~flat, lost["surface-flow"], mix)
+
+    grid = np.arange(2, 14, 0.25)
+    candidates = [regret(low, high) for low in grid for high in grid if low <= high]
+    return min(candidates, key=lambda values: values[~held].mean())[held]
+
+
+if __name__ == "__main__":
+    main()

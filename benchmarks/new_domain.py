@@ -1,0 +1,138 @@
+"""Maps under domain shift: fitted on general text or on one STS task, used on the others, with and without adaptation.
+
+    python benchmarks/new_domain.py --encoder ENCODER --sts STS --text general.txt [--pooling layer:3] [--pairs 300]
+
+Adaptation sees the sentences of the task it is used on, never its scores. Spearman x 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from choose import drawn
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+
+from sbert_flow import FlowLayer
+from sbert_flow.data import SentencePairs, read_sentences, read_sts
+from sbert_flow.fitting import fit_flow, measure_shift, nuisance_moment
+from sbert_flow.fitting.adapt import COVARIANCE_SENTENCES
+from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.fitting.surface import viewed
+from sbert_flow.modules.pooling import pooling_modules
+
+RECIPES = ("noise", "surface", "surface-flow")
+TEXT_SENTENCES = 3000
+EDITED = 300
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", required=True)
+    parser.add_argument("--sts", required=True)
+    parser.add_argument("--text", required=True, type=Path, help="general text, one sentence a line")
+    parser.add_argument("--pooling", action="append")
+    parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
+    parser.add_argument("--store")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
+    sources = {"text": list(islice(read_sentences(options.text), TEXT_SENTENCES))}
+    sources |= {task.name: shuffled(task.sentences) for task in tasks}
+    edited = {name: viewed(sentences, None, seed=0, count=EDITED) for name, sentences in sources.items()}
+    texts = list(dict.fromkeys(
+        [s for block in sources.values() for s in block]
+        + [s for chosen, views in edited.values() for view in (chosen, *views.values()) for s in view]
+    ))  # fmt: skip
+    place = {text: index for index, text in enumerate(texts)}
+    transformer = SentenceTransformer(options.encoder, device="cpu")[0].float()
+    poolings = {name: pooling_modules(transformer, name) for name in options.pooling or ["layer:3", "mean"]}
+    with TemporaryDirectory() as temporary:
+        store = EmbeddingStore.open(options.store or temporary, texts)
+        for pooling, found in store.embed_poolings(transformer, poolings).items():
+            array = torch.from_numpy(np.array(found[:], dtype=np.float32))
+
+            def of(sentences: list[str], array: torch.Tensor = array) -> torch.Tensor:
+                return array[[place[sentence] for sentence in sentences]]
+
+            moment = {
+                name: nuisance_moment(of(chosen), {edit: of(view) for edit, view in views.items()})
+                for name, (chosen, views) in edited.items()
+            }
+            report(pooling, sources, tasks, of, moment)
+
+
+def shuffled(sentences: list[str]) -> list[str]:
+    return random.Random(0).sample(sentences, len(sentences))
+
+
+def report(
+    pooling: str,
+    sources: dict[str, list[str]],
+    tasks: list[SentencePairs],
+    of: Callable[[list[str]], torch.Tensor],
+    moment: dict[str, torch.Tensor],
+) -> None:
+    raw = {task.name: spearman(task, of, lambda x: x) for task in tasks}
+    print(f"\n{pooling}: raw average {np.mean(list(raw.values())):.1f}")
+    print("recipe | fitted on | as fitted | adapted | least gain on raw, as fitted | adapted | ahead | bits per dim")
+    cells = []
+    for recipe in RECIPES:
+        for source, sentences in sources.items():
+            x = of(sentences)
+            layer = fit_flow(
+                embeddings=x, nuisance=moment[source], recipe=recipe, show_progress_bar=False
+            ).layer.eval()
+            before, after, shifts = [], [], []
+            for task in tasks:
+                if task.name == source:
+                    continue
+                new = of(sources[task.name])
+                before.append(spearman(task, of, layer.outputs) - raw[task.name])
+                shifts.append(measure_shift(layer, new).bits_per_dimension)
+                adapt_to(layer, new)
+                after.append(spearman(task, of, layer.outputs) - raw[task.name])
+                layer.reset_adaptation()
+            base = np.mean([raw[task.name] for task in tasks if task.name != source])
+            ahead = np.mean(np.array(after) > np.array(before))
+            print(
+                f"{recipe} | {source} | {base + np.mean(before):.1f} | {base + np.mean(after):.1f} | "
+                f"{min(before):+.1f} | {min(after):+.1f} | {ahead:.0%} | {np.mean(shifts):+.3f}",
+                flush=True,
+            )
+            cells += [(recipe, gain, adapted) for gain, adapted in zip(before, after, strict=True)]
+    for recipe in RECIPES:
+        before, after = np.array([cell[1:] for cell in cells if cell[0] == recipe]).T
+        print(
+            f"{recipe}: {len(after)} cells, adapted below raw by more than .3 in {np.sum(after < -0.3)} (as fitted "
+            f"{np.sum(before < -0.3)}), worst {after.min():+.1f} ({before.min():+.1f}), ahead of as fitted in "
+            f"{np.mean(after > before):.0%}, mean gain on raw {after.mean():+.1f} ({before.mean():+.1f})",
+            flush=True,
+        )
+
+
+def adapt_to(layer: FlowLayer, x: torch.Tensor) -> None:
+    """As sbert_flow.adapt, on embeddings."""
+    seen = moments(x)
+    layer.adapt(seen.mean, seen.covariance if len(x) >= COVARIANCE_SENTENCES else None)
+
+
+def spearman(
+    task: SentencePairs,
+    of: Callable[[list[str]], torch.Tensor],
+    mapped: Callable[[torch.Tensor], torch.Tensor],
+) -> float:
+    first, second = mapped(of(task.sentences1)), mapped(of(task.sentences2))
+    return 100 * float(spearmanr(torch.nn.functional.cosine_similarity(first, second), task.scores)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Train an encoder on unlabelled text with several recipes and seeds, and print them side by side.
+
+    python benchmarks/train_encoder.py --recipe ptbert --recipe simcse --encoder bert-base-uncased \\
+        --text wiki1m_for_simcse.txt --sts STS --output runs --suite
+
+is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
+folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
+printed beside it. With --suite the best weights are scored on the seven test sets, as they are and with a flow on top,
+fitted on the test sentences without their scores. What OUTPUT holds already is not trained or scored again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from sbert_flow.data import SentencePairs, read_sentences, read_sts
+from sbert_flow.evaluation import evaluate_sts
+from sbert_flow.evaluation.evaluator import STSEvaluator
+from sbert_flow.fitting import fit_flow, load_trainable, train_encoder
+from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES
+from sbert_flow.modules import build_model, save
+
+QUOTED = {"ptbert": 77.74, "simcse": 76.25}
+"""Average of the seven test sets, BERT-base, as printed in the paper of PT-BERT (Tan et al., 2022, "all")."""
+
+DECIDES, BESIDE = "STSBenchmark", "SICK-R"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", action="append", choices=list(ENCODER_RECIPES), required=True)
+    parser.add_argument("--encoder", required=True, help="hub id or folder")
+    parser.add_argument("--text", nargs="+", required=True, help="files of sentences or hub datasets")
+    parser.add_argument("--sts", required=True, help="folder of <TASK>/<split>.jsonl")
+    parser.add_argument("--output", type=Path, required=True, help="folder for models and results")
+    parser.add_argument("--pooling", default="cls")
+    parser.add_argument("--steps", type=int, help="default: one pass over the text")
+    parser.add_argument("--eval-steps", type=int, default=125)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--max-length", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, help="default: the recipe's")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
+    parser.add_argument("--suite", action="store_true", help="also the seven test sets, raw and with a flow")
+    return parser.parse_args()
+
+
+def validation_tasks(folder: str) -> list[SentencePairs]:
+    """STSBenchmark validation, which decides, and SICK-R train + validation, which hardly meets the test sets."""
+    train, validation = (read_sts(folder, [BESIDE], split)[0] for split in ("train", "validation"))
+    joined = SentencePairs(
+        BESIDE,
+        train.sentences1 + validation.sentences1,
+        train.sentences2 + validation.sentences2,
+        train.scores + validation.scores,
+    )
+    return [*read_sts(folder, [DECIDES], "validation"), joined]
+
+
+def suite(model: SentenceTransformer, tasks: list[SentencePairs]) -> dict[str, float]:
+    """Averages over the seven test sets: of the model, and of a flow on top."""
+    raw = evaluate_sts(model, tasks, show_progress_bar=True)["average"]
+    with_flow = build_model(model, model[1].pooling_mode)
+    fit_flow(with_flow, [sentence for pairs in tasks for sentence in pairs.sentences])
+    return {"test": raw, "test with flow": evaluate_sts(with_flow, tasks, show_progress_bar=True)["average"]}
+
+
+def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSEvaluator) -> dict[str, Any]:
+    """The scores of one training from the start, at its best step; a model that is there already is only scored."""
+    folder = args.output / f"{recipe}-{seed}"
+    if not folder.is_dir():
+        model = load_trainable(args.encoder, args.pooling)
+        train_encoder(
+            model,
+            text,
+            recipe,
+            checkpoints=f"{folder}-checkpoints",
+            steps=args.steps,
+            batch_size=args.batch_size,
+            max_length=args.max_length,
+            learning_rate=args.learning_rate,
+            evaluator=evaluator,
+            eval_steps=args.eval_steps,
+            seed=seed,
+        )
+        save(model, folder)
+    return {"recipe": recipe, "seed": seed, **scores(args, load_trainable(folder, args.pooling), evaluator)}
+
+
+def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSEvaluator) -> dict[str, float]:
+    """Spearman correlations of a model on the validation tasks and, if asked for, the test sets."""
+    found = {name.removesuffix("_spearman_cosine"): value for name, value in evaluator(model).items()}
+    return {**found, **(suite(model, read_sts(args.sts)) if args.suite else {})}
+
+
+def main() -> None:
+    args = parse()
+    args.output.mkdir(parents=True, exist_ok=True)
+    kept = args.output / "results.jsonl"
+    results = [json.loads(line) for line in kept.read_text("utf-8").splitlines()] if kept.is_file() else []
+
+    def note(result: dict[str, Any]) -> None:
+        results.append(result)
+        with kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
+        print(json.dumps(result), flush=True)
+
+    text = list(read_sentences(args.text))
+    evaluator = STSEvaluator(validation_tasks(args.sts))
+    finished = {(result["recipe"], result["seed"]) for result in results}
+    if ("start", 0) not in finished:
+        note({"recipe": "start", "seed": 0, **scores(args, load_trainable(args.encoder, args.pooling), evaluator)})
+    for seed, recipe in itertools.product(args.seed, args.recipe):
+        if (recipe, seed) not in finished:
+            note(run(args, recipe, seed, text, evaluator))
+
+    columns = [DECIDES, BESIDE, "test", "test with flow"]
+    print(
+        f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + validation."
+    )
+    print(
+        "| recipe | seeds | " + " | ".join(columns) + " | paper, BERT-base, quoted |\n|" + "---|" * (len(columns) + 3)
+    )
+    for recipe in ("start", *args.recipe):
+        rows = [result for result in results if result["recipe"] == recipe]
+        cells = []
+        for column in columns:
+            values = [100 * row[column] for row in rows if column in row]
+            spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
+        print(f"| {recipe} | {len(rows)} | " + " | ".join(cells) + f" | {QUOTED.get(recipe, '-')} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Advice, without labels, on whether a map would help a space of embeddings, and which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.surface import nuisance_moment, viewed
+from sbert_flow.flows import live_dimensions
+from sbert_flow.measures import effective_rank, iso_score, mean_cosine, participation_ratio, view_separation
+from sbert_flow.modules.pipeline import encoder_of
+from sbert_flow.modules.validation import check_sentences
+
+SAMPLE = 1000
+"""Sentences that are measured; their views number at most 300 an edit."""
+
+VIEWED = 300
+LEAST_TEXT = 50
+"""Distinct sentences below which a map is not worth its risk."""
+
+FLOW_TEXT = 2000
+"""Distinct sentences from which on a flow is trained behind the surface map."""
+
+FLOW_BELOW = 6.0
+LEAVE_ABOVE = 8.5
+"""Bounds of the view separation: in the spaces tried, maps gained below the first and lost above the second."""
+
+MIX_RATIO = 70
+"""Participation ratio above which mixing gained more than replacing."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do with a space of embeddings.
+
+    Attributes:
+        decision: "leave", "mix", "flow" or "too little text".
+        recipe: the recipe to fit, or None.
+        reason: one or two sentences, for people.
+        measures: what was measured on the raw embeddings and the text.
+    """
+
+    decision: str
+    recipe: str | None
+    reason: str
+    measures: dict[str, float]
+
+    def __str__(self) -> str:
+        return f"{self.decision}: {self.reason}"
+
+
+def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 0, batch_size: int = 32) -> Advice:
+    """Measure the model's raw embeddings of a sample of the sentences, and say whether to fit a map on them.
+
+    It looks at how well the space tells an edited sentence from another (:func:`sbert_flow.measures.view_separation`)
+    and takes no labels. About 2,500 short texts are encoded. The bounds come from the spaces of
+    docs/should-i-use-it.md.
+
+    Args:
+        model: a SentenceTransformer; if it has a FlowLayer, what comes before the layer is judged.
+        sentences: text of the domain of use; duplicates count once.
+        seed: of the sample and of the edits.
+        batch_size: of the encoder.
+
+    Raises:
+        ValueError: no sentences, items that are not strings, embeddings that are all alike.
+    """
+    listed = list(sentences) if not isinstance(sentences, str) else sentences
+    distinct = check_sentences(listed, least=1)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
+    sample = [distinct[index] for index in order]
+    advice = advise_sample(encoder_of(model), sample, len(distinct), seed=seed, batch_size=batch_size)
+    return replace(advice, measures={**advice.measures, "duplicates": len(listed) - len(distinct)})
+
+
+def advise_sample(
+    encoder: SentenceTransformer, sample: list[str], sentences: int, *, seed: int = 0, batch_size: int = 32
+) -> Advice:
+    """The advice of :func:`advise` from distinct sentences in random order, drawn from a text of ``sentences``."""
+    if sentences < LEAST_TEXT:
+        return Advice(
+            "too little text",
+            None,
+            f"there are {sentences} different sentences; {LEAST_TEXT} are the least, 300 give most of the gain.",
+            {"sentences": sentences},
+        )
+    try:
+        chosen, views = viewed(sample, None, seed, count=VIEWED)
+    except ValueError as error:
+        return Advice("too little text", None, str(error), {"sentences": sentences})
+    texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
+    encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
+    place = {text: index for index, text in enumerate(texts)}
+
+    def rows(block: list[str]) -> np.ndarray:
+        return encoded[[place[text] for text in block]]
+
+    measures = measure(rows(sample), rows(chosen), {name: rows(block) for name, block in views.items()})
+    return decide({**measures, "sentences": sentences, "truncated": _truncated(encoder, sample)})
+
+
+def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The measures behind the advice.
+
+    Args:
+        embeddings: of the sample, shape (n, d).
+        originals: embeddings of the sentences that were edited, shape (k, d).
+        views: for each edit, embeddings of their views, shape (k, d).
+    """
+    seen = moments(embeddings)
+    nuisance = nuisance_moment(torch.from_numpy(originals), {k: torch.from_numpy(v) for k, v in views.items()})
+    return {
+        "view_separation": view_separation(originals, views),
+        "participation_ratio": participation_ratio(embeddings),
+        "mean_cosine": mean_cosine(embeddings),
+        "iso_score": iso_score(embeddings),
+        "effective_rank": effective_rank(embeddings),
+        "nuisance_share": float(nuisance.trace() / seen.covariance.trace()),
+        "dead_dimensions": int((~live_dimensions(seen.std)).sum()),
+        "dimensions": embeddings.shape[1],
+    }
+
+
+def decide(measures: dict[str, float]) -> Advice:
+    """The rule, from "view_separation", "participation_ratio" and "sentences".
+
+    Above a separation of 8.5 leave the space alone. Above 6, or with a participation ratio above 70, mix both spaces.
+    Otherwise replace it; the flow behind the surface map is for 2,000 sentences or more: it learns less by heart.
+    """
+    separation, ratio = measures["view_separation"], measures["participation_ratio"]
+    start = f"an edited sentence lies {separation:.1f} standard deviations above random pairs"
+    if separation >= LEAVE_ABOVE:
+        reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
+        return Advice("leave", None, reason, measures)
+    if separation >= FLOW_BELOW:
+        reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, recipe 'mix' is the safe gain."
+        return Advice("mix", "mix", reason, measures)
+    if ratio > MIX_RATIO:
+        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO}, 'mix' gained most."
+        return Advice("mix", "mix", reason, measures)
+    recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
+    reason = f"{start}; below {FLOW_BELOW:g}, maps gained. Fit recipe {recipe!r} on text of the domain of use."
+    return Advice("flow", recipe, reason, measures)
+
+
+def _truncated(encoder: SentenceTransformer, sentences: list[str]) -> int:
+    """How many of the sentences are longer than the encoder reads."""
+    limit, tokenizer = encoder.max_seq_length, getattr(encoder, "tokenizer", None)
+    if limit is None or not callable(tokenizer):
+        return 0
+    lengths: Any = tokenizer(sentences, truncation=False, verbose=False)["input_ids"]
+    return sum(len(ids) > limit for ids in lengths)

@@ -1,0 +1,243 @@
+"""train_encoder: train the encoder itself on unlabelled text, before any map is fitted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import sys
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.evaluation import BaseEvaluator
+from transformers import PrinterCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, get_encoder_recipe
+from sbert_flow.losses import PseudoTokenCallback, PseudoTokenLoss
+from sbert_flow.modules import build_model
+from sbert_flow.modules.pipeline import encoder_before_flow
+from sbert_flow.modules.validation import check_sentences
+
+SETTINGS = "training_settings.json"
+
+LEAST = {"steps": 1, "batch_size": 2, "max_length": 3, "eval_steps": 1}
+"""Smallest values: one sentence has nothing to be contrasted with, and two of three tokens are special ones."""
+
+
+@dataclass(frozen=True)
+class EncoderTraining:
+    """What a training did.
+
+    Attributes:
+        steps: optimiser steps made.
+        best_step: the step whose weights the model has; the last one where there was no evaluator.
+        history: the Trainer's log: loss, learning rate, evaluations.
+        seconds: time of the training with its evaluations.
+    """
+
+    steps: int
+    best_step: int
+    history: list[dict[str, float]]
+    seconds: float
+
+
+class _StopOnBadLoss(SentenceTransformerTrainer):
+    """The Trainer would log a NaN as the mean of earlier losses, and go on."""
+
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        loss: Any = super().compute_loss(model, *args, **kwargs)
+        if model.training and not torch.isfinite(loss):
+            raise ValueError(
+                f"the loss is {loss.item()} in step {self.state.global_step + 1} at learning rate "
+                f"{self._get_learning_rate():g}. Lower the learning rate. The checkpoints saved so far are good."
+            )
+        return loss
+
+
+class _AtFullLength(BaseEvaluator):
+    """Lets the evaluator see sentences whole: only training cuts them shorter."""
+
+    def __init__(self, evaluator: BaseEvaluator, limit: int | None) -> None:
+        super().__init__()
+        self.evaluator = evaluator
+        self.limit = limit
+        self.primary_metric = evaluator.primary_metric
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> float | dict[str, float]:
+        training_limit, model.max_seq_length = model.max_seq_length, self.limit
+        try:
+            return self.evaluator(model, *args, **kwargs)
+        finally:
+            model.max_seq_length = training_limit
+
+
+def load_trainable(encoder: str | Path, pooling: str = "cls", **kwargs: Any) -> SentenceTransformer:
+    """Return [Transformer, Pooling] of an encoder, its weights in float32, for training.
+
+    Raises:
+        ValueError: unknown pooling.
+        OSError: the encoder cannot be loaded.
+    """
+    kwargs["model_kwargs"] = {"dtype": torch.float32, **kwargs.get("model_kwargs", {})}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The encoder's own Normalize")  # it is about a flow, and there is none here
+        return encoder_before_flow(build_model(encoder, pooling, **kwargs))
+
+
+def train_encoder(
+    model: SentenceTransformer,
+    sentences: Iterable[str],
+    recipe: str = "ptbert",
+    *,
+    checkpoints: str | Path,
+    steps: int | None = None,
+    batch_size: int = 64,
+    max_length: int = 64,
+    learning_rate: float | None = None,
+    evaluator: BaseEvaluator | None = None,
+    eval_steps: int = 125,
+    resume: bool = False,
+    seed: int = 0,
+    show_progress_bar: bool | None = None,
+) -> EncoderTraining:
+    """Train the model on unlabelled sentences, in place, with the library's Trainer.
+
+    With an evaluator the model ends with the weights of its best step, else with the last ones. On a GPU that knows
+    bfloat16, mixed precision is used.
+
+    Args:
+        model: [Transformer, Pooling], see :func:`load_trainable`.
+        sentences: the text; duplicates count once.
+        recipe: "ptbert", "simcse", "tsdae" or "ct", see
+            :data:`~sbert_flow.fitting.encoder_recipes.ENCODER_RECIPES`.
+        checkpoints: folder for the Trainer's checkpoints, two at a time.
+        steps: optimiser steps; None makes one pass over the sentences.
+        batch_size: sentences in a step; the last partial batch of a pass is left out.
+        max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
+        learning_rate: None takes the recipe's.
+        evaluator: called every ``eval_steps`` steps, with sentences cut at the model's own limit only; its
+            ``primary_metric`` decides, greater is better.
+        eval_steps: also the distance of checkpoints.
+        resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
+        seed: of fresh weights, order and dropout.
+        show_progress_bar: None shows it on a terminal.
+
+    Raises:
+        ValueError: unknown recipe, fewer sentences than a batch, a number outside its range, a loss that is no longer
+            finite, checkpoints of other settings, a recipe that cannot be resumed.
+        FileExistsError: ``checkpoints`` holds those of an earlier training and ``resume`` is off.
+        FileNotFoundError: there is nothing to resume.
+    """
+    settings = get_encoder_recipe(recipe)
+    numbers = {"steps": steps, "batch_size": batch_size, "max_length": max_length, "eval_steps": eval_steps}
+    for name, value in numbers.items():
+        if value is not None and (not isinstance(value, int) or value < LEAST[name]):
+            raise ValueError(f"{name} must be a whole number of at least {LEAST[name]}, but got {value!r}.")
+    rate = settings.learning_rate if learning_rate is None else learning_rate
+    if not 0 < rate < math.inf:
+        raise ValueError(f"learning_rate must be above 0, but got {learning_rate!r}.")
+    text = check_sentences(sentences, least=batch_size)
+    if resume and not settings.resumable:
+        can = " and ".join(name for name, known in ENCODER_RECIPES.items() if known.resumable)
+        raise ValueError(
+            f"recipe {recipe!r} cannot be resumed: its checkpoints lack part of what it learns; {can} can."
+        )
+    used = {
+        **numbers,
+        "recipe": recipe,
+        "learning_rate": rate,
+        "seed": seed,
+        "sentences": hashlib.sha256("\n".join(text).encode()).hexdigest(),
+    }
+    folder = Path(checkpoints).expanduser()
+    torch.manual_seed(seed)
+    own_limit = model.max_seq_length
+    model.max_seq_length = max_length if own_limit is None else min(max_length, own_limit)
+    model.model_card_data.generate_widget_examples = False  # the card would quote the user's text
+    try:
+        loss = settings.loss(model, seed)
+        last = _prepare(folder, used, resume)
+        trainer = _StopOnBadLoss(
+            model,
+            args=_arguments(folder, used, evaluator, show_progress_bar),
+            train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
+            loss=loss,
+            evaluator=None if evaluator is None else _AtFullLength(evaluator, own_limit),
+            callbacks=[PseudoTokenCallback(loss)] if isinstance(loss, PseudoTokenLoss) else None,
+        )
+        trainer.remove_callback(PrinterCallback)  # without a bar it would print every entry of the log
+        done = trainer.train(resume_from_checkpoint=last)
+    finally:
+        model.max_seq_length = own_limit
+    state = trainer.state
+    best = state.best_global_step if evaluator is not None and state.best_global_step else state.global_step
+    return EncoderTraining(state.global_step, best, state.log_history, done.metrics["train_runtime"])
+
+
+def _prepare(folder: Path, used: dict[str, Any], resume: bool) -> str | None:
+    """Check the checkpoint folder against the settings and note them; the checkpoint to resume from, if any."""
+    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    noted = folder / SETTINGS
+    if not resume:
+        if last is not None:
+            raise FileExistsError(
+                f"{folder} holds checkpoints of an earlier training. Resume it, or remove the folder to train anew."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps(used, indent=2) + "\n", "utf-8")
+        return None
+    if last is None or not noted.is_file():
+        raise FileNotFoundError(f"no checkpoint to resume from in {folder}. Train without resume.")
+    before = json.loads(noted.read_text("utf-8"))
+    other = [f"{name} {before.get(name)!r} -> {value!r}" for name, value in used.items() if before.get(name) != value]
+    if other:
+        raise ValueError(
+            f"the checkpoints in {folder} are of a training with other settings: {', '.join(other)}. Resume with the "
+            "same ones, or train anew into another folder."
+        )
+    return last
+
+
+def _arguments(
+    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool | None
+) -> SentenceTransformerTrainingArguments:
+    on_gpu = torch.cuda.is_available()
+    evaluation: dict[str, Any] = {}
+    if evaluator is not None:
+        evaluation = {
+            "eval_strategy": "steps",
+            "eval_steps": used["eval_steps"],
+            "load_best_model_at_end": True,
+            "metric_for_best_model": f"eval_{evaluator.primary_metric}",
+            "greater_is_better": True,
+        }
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=1,
+        max_steps=used["steps"] or -1,
+        per_device_train_batch_size=used["batch_size"],
+        dataloader_drop_last=True,
+        dataloader_pin_memory=on_gpu,
+        learning_rate=used["learning_rate"],
+        save_strategy="steps",
+        save_steps=used["eval_steps"],
+        save_total_limit=2,
+        logging_steps=25,
+        bf16=on_gpu and torch.cuda.is_bf16_supported(),
+        seed=used["seed"],
+        report_to=[],
+        disable_tqdm=not (sys.stderr.isatty() if bar is None else bar),
+        **evaluation,
+    )

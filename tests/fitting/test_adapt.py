@@ -1,0 +1,148 @@
+"""Shift and adaptation, percentiles, and what must not be lost."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import fractional_matrix_power
+
+from sbert_flow import FlowLayer, adapt, build_model, fit_flow, load
+from sbert_flow.fitting import measure_shift
+from sbert_flow.fitting.adapt import warn_if_shifted
+from sbert_flow.modules import save
+from sbert_flow.modules.pipeline import encoder_before_flow
+
+WIDTH = 6
+
+
+def text_like(n: int, seed: int, mean: float = 0.0, scales: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, WIDTH, generator=generator) * torch.linspace(0.5, 2, WIDTH) ** scales
+    return x + mean + 3
+
+
+def fitted(recipe: str = "surface") -> tuple[FlowLayer, torch.Tensor, np.ndarray]:
+    x = text_like(2000, 0)
+    nuisance = np.diag(np.linspace(2, 0, WIDTH)).astype(np.float64)
+    return fit_flow(embeddings=x, nuisance=nuisance, recipe=recipe).layer, x, nuisance
+
+
+def test_shift_of_the_same_distribution_is_nothing() -> None:
+    layer, _, _ = fitted()
+    shift = measure_shift(layer, text_like(1000, 1))
+    assert shift.interval[0] < 0 < shift.interval[1] and not shift.large
+    assert shift.distance < 0.1
+
+
+def test_shift_of_a_moved_gaussian_is_its_divergence() -> None:
+    """For a linear map of N(m, T) to z, moving the mean by e costs |A e|^2 / 2 nats."""
+    layer, x, _ = fitted()
+    shift = measure_shift(layer, x + 1)
+    step = layer.affine.matrix @ torch.ones(WIDTH)
+    expected = step.square().sum().item() / 2 / (WIDTH * np.log(2))
+    assert shift.bits_per_dimension == pytest.approx(expected, rel=0.02)
+    assert shift.distance == pytest.approx(step.square().mean().sqrt().item(), rel=1e-3)
+    assert shift.large and shift.interval[0] < expected < shift.interval[1]
+
+
+def test_adapting_the_mean_undoes_a_move() -> None:
+    layer, x, _ = fitted("surface-flow")
+    before = layer.latents(x)
+    layer.adapt(x.mean(dim=0) + 5)
+    torch.testing.assert_close(layer.latents(x + 5), before, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(layer.inverse(layer.latents(x)), x, atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(layer.log_prob(x + 5), layer.log_prob(x))  # the density stays that of the fitted text
+    layer.reset_adaptation()
+    assert torch.equal(layer.latents(x), before)
+
+
+def test_adapting_the_covariance_is_the_map_with_half_of_each() -> None:
+    layer, x, nuisance = fitted()
+    y = text_like(3000, 2, mean=1.0, scales=-1.0)
+    mean, covariance = y.double().mean(dim=0), torch.cov(y.double().T, correction=0)
+    layer.adapt(mean, covariance)
+    total = np.cov(x.double().numpy().T, bias=True)
+    shrunk = 2000 / 2006 * total + 6 / 2006 * np.trace(total) / 6 * np.eye(6)
+    moment = (shrunk + covariance.numpy()) / 2 + 10 * nuisance + 0.1 * np.trace(shrunk) / 6 * np.eye(6)
+    expected = (y.double().numpy() - mean.numpy()) @ np.real(fractional_matrix_power(moment, -0.5))
+
+    def cosines(z: np.ndarray) -> np.ndarray:
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)
+        return z[:50] @ z[50:100].T
+
+    # Two roots of one matrix differ by a rotation, which no cosine sees.
+    np.testing.assert_allclose(cosines(layer.latents(y).numpy()), cosines(expected), atol=1e-4)
+
+
+def test_percentiles_are_those_of_the_fitted_text() -> None:
+    layer, x, _ = fitted("surface-flow")
+    values = layer.log_prob(x)
+    places = layer.percentile(values)
+    ranks = values.argsort().argsort().double() / len(x) * 100
+    assert (places - ranks).abs().max() < 0.3
+    assert layer.percentile(values.min()[None] - 100).item() == 0
+    assert layer.percentile(values.max()[None] + 100).item() == 100
+
+
+def test_adapted_model_saved_and_replaced_and_reset(tiny_encoder: str, sentences: list[str], tmp_path) -> None:
+    model = build_model(tiny_encoder, recipe="surface")
+    fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
+    plain = model.encode(sentences[:5])
+    adapt(model, sentences[300:360])
+    first = model.encode(sentences[:5])
+    shift = adapt(model, sentences[:350])
+    again = model.encode(sentences[:5])
+    assert shift.sentences == 350 and not np.allclose(first, plain, atol=1e-3)
+    loaded = load(save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.encode(sentences[:5]), again)
+    adapt(loaded, sentences[300:360])
+    np.testing.assert_allclose(loaded.encode(sentences[:5]), first, atol=1e-5)
+    loaded[-1].reset_adaptation()
+    np.testing.assert_array_equal(loaded.encode(sentences[:5]), plain)
+
+
+def test_fitting_again_forgets_the_adaptation_and_a_failed_fit_does_not() -> None:
+    layer, x, nuisance = fitted("surface-flow")
+    plain = layer.latents(x)
+    layer.adapt(x.mean(dim=0) + 5)
+    adapted = layer.latents(x)
+    with pytest.raises(ValueError, match="finite"):
+        fit_flow(layer, embeddings=x, nuisance=nuisance * np.nan, recipe="surface-flow")
+    assert torch.equal(layer.latents(x), adapted)
+    fit_flow(layer, embeddings=x, nuisance=nuisance, recipe="surface-flow")
+    assert not layer.adapted and torch.allclose(layer.latents(x), plain)
+
+
+def test_bad_use(tiny_encoder: str, sentences: list[str]) -> None:
+    model = build_model(tiny_encoder, recipe="surface")
+    with pytest.raises(ValueError, match="never fitted"):
+        adapt(model, sentences)
+    with pytest.raises(ValueError, match="must have one FlowLayer"):
+        adapt(encoder_before_flow(model), sentences)
+    fit_flow(model, sentences, recipe="surface", show_progress_bar=False)
+    before = model.encode(sentences[:3])
+    with pytest.raises(ValueError, match="at least 50"):
+        adapt(model, sentences[:49])
+    np.testing.assert_array_equal(model.encode(sentences[:3]), before)
+    foreign = FlowLayer(4)
+    with pytest.raises(ValueError, match="does not know"):
+        foreign.percentile(torch.zeros(2))
+    with pytest.raises(ValueError, match="does not know"):
+        foreign.adapt(torch.zeros(4))
+
+
+def test_warning_on_another_domain_and_none_on_its_own(tiny_encoder: str, sentences: list[str]) -> None:
+    model = build_model(tiny_encoder, recipe="surface")
+    fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
+    far = [f"turkey turkey turkey turkey {word}" for word in " ".join(sentences).split()[:100]]
+    with pytest.warns(UserWarning, match="bits per dimension more than the text the flow was fitted on"):
+        warn_if_shifted(model, far)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_shifted(model, sentences[:300])
+        warn_if_shifted(encoder_before_flow(model), far)
+        adapt(model, far)
+        warn_if_shifted(model, far)

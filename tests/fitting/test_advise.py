@@ -1,0 +1,108 @@
+"""Advice: its rule, its measures on a real encoder, and what it says of text that cannot be judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from sbert_flow import advise, build_model, fit_flow
+from sbert_flow.data import sample_sentences
+from sbert_flow.fitting.advise import decide
+from sbert_flow.measures import participation_ratio
+from sbert_flow.modules.pipeline import encoder_before_flow
+
+
+@pytest.mark.parametrize(
+    ("separation", "ratio", "sentences", "decision", "recipe"),
+    [
+        (1.7, 15, 5000, "flow", "surface-flow"),
+        (5.9, 70, 2000, "flow", "surface-flow"),
+        (5.9, 15, 1999, "flow", "surface"),
+        (5.9, 71, 5000, "mix", "mix"),
+        (7.2, 15, 5000, "mix", "mix"),
+        (8.6, 110, 5000, "leave", None),
+        (20.0, 15, 60, "leave", None),
+    ],
+)
+def test_rule(separation: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
+    advice = decide({"view_separation": separation, "participation_ratio": ratio, "sentences": sentences})
+    assert (advice.decision, advice.recipe) == (decision, recipe)
+    assert f"{separation:.1f}" in str(advice)
+
+
+def test_a_contrastively_trained_encoder_is_left_alone_and_its_middle_is_not(minilm: str) -> None:
+    encoder = SentenceTransformer(minilm, device="cpu")
+    text = sample_sentences()[:250]
+    good = advise(encoder, [*text, *text[:30]])
+    assert good.decision == "leave" and good.recipe is None
+    assert good.measures["duplicates"] == 30 and good.measures["sentences"] == 250
+    assert good.measures["dead_dimensions"] == 3  # of 384, see the notes on ActNorm
+    middle = build_model(encoder, "layer:3", "surface")
+    advice = advise(middle, text)
+    assert advice.decision == "flow"
+    assert good.measures["view_separation"] > 2 * advice.measures["view_separation"]
+    embeddings = encoder_before_flow(middle).encode(text)
+    assert advice.measures["participation_ratio"] == pytest.approx(participation_ratio(embeddings), rel=1e-4)
+
+
+def test_same_seed_same_advice(tiny_encoder: str, sentences: list[str]) -> None:
+    model = build_model(tiny_encoder)
+    assert advise(model, sentences[:100], seed=2) == advise(model, sentences[:100], seed=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (["The same sentence again."] * 500, "1 different sentences"),
+        ([f"sentence of number {i}" for i in range(49)], "49 different sentences"),
+        ([f"只有{i}个字的句子。" for i in range(100)], "separated by spaces"),
+        ([f"three words {i}" for i in range(100)], "at least four words"),
+    ],
+)
+def test_too_little_text(tiny_encoder: str, text: list[str], message: str) -> None:
+    advice = advise(build_model(tiny_encoder), text)
+    assert advice.decision == "too little text" and advice.recipe is None
+    assert message in advice.reason
+
+
+def test_near_duplicates_only_and_ten_words_only(tiny_encoder: str) -> None:
+    words = "boat red sea old ferry mail island storm rope gull".split()
+    rng = np.random.default_rng(0)
+    few_words = [" ".join(rng.choice(words, size=6)) for _ in range(200)]
+    near = [f"The old ferry carries the mail to the island {'again ' * i}".strip() for i in range(60)]
+    for text in (few_words, near):
+        advice = advise(build_model(tiny_encoder), text)
+        assert advice.decision in ("leave", "mix", "flow")
+        assert all(np.isfinite(value) for value in advice.measures.values())
+
+
+def test_bad_sentences(tiny_encoder: str) -> None:
+    with pytest.raises(ValueError, match="must be a list of strings"):
+        advise(build_model(tiny_encoder), "one string")
+    with pytest.raises(ValueError, match="item 1 is 3"):
+        advise(build_model(tiny_encoder), ["a", 3])
+
+
+def test_auto_fits_what_the_advice_names(minilm: str) -> None:
+    text = sample_sentences()[:80]
+    model = build_model(minilm, "layer:3", "auto")
+    result = fit_flow(model, text, recipe="auto", show_progress_bar=False)
+    assert result.recipe == result.advice.recipe == "surface"
+    assert model[-1] is result.layer and result.layer.front
+    named = build_model(minilm, "layer:3", "surface")
+    fit_flow(named, text, recipe="surface", show_progress_bar=False)
+    np.testing.assert_allclose(model.encode(text[:5]), named.encode(text[:5]), atol=1e-4)
+
+
+def test_auto_stops_with_the_reason_and_loses_nothing(minilm: str) -> None:
+    model = build_model(minilm, "mean", "auto")
+    layer = model[-1]
+    with pytest.raises(ValueError, match=r"(?s)leave: an edited sentence lies .*Name a recipe"):
+        fit_flow(model, sample_sentences()[:80], recipe="auto", show_progress_bar=False)
+    assert model[-1] is layer
+
+
+def test_auto_needs_sentences() -> None:
+    with pytest.raises(ValueError, match="'auto' needs a SentenceTransformer and sentences"):
+        fit_flow(embeddings=np.eye(20), recipe="auto")

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbert_flow.fitting import text_spool
+from sbert_flow.fitting.text_spool import TextSpool, spool_text
+
+
+def spooled(sentences, folder, monkeypatch, bucket_rows=5, chunk_rows=3):
+    monkeypatch.setattr(text_spool, "BUCKET_ROWS", bucket_rows)
+    monkeypatch.setattr(text_spool, "CHUNK_ROWS", chunk_rows)
+    summary = spool_text(iter(sentences), folder)
+    return TextSpool(folder, summary["rows"], summary["digest"])
+
+
+texts = st.lists(st.text(max_size=4), max_size=40)
+
+
+@given(texts)
+def test_first_occurrences_in_their_order(tmp_path_factory, sentences: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        spool = spooled(sentences, tmp_path_factory.mktemp("spool") / "text", monkeypatch)
+    expected = list(dict.fromkeys(sentences))
+    assert spool.read() == expected
+    assert spool.read(1, 3) == expected[1:3]
+    rows = list(range(len(expected)))[::-2]
+    assert spool.read_rows(rows) == [expected[row] for row in rows]
+
+
+def test_text_that_is_not_proper_unicode_survives(tmp_path, monkeypatch) -> None:
+    sentences = ["a\ud800b", "line\nbreak", "", "nul\0"]
+    assert spooled(sentences, tmp_path / "text", monkeypatch).read() == sentences
+
+
+@pytest.mark.parametrize("other", [["b", "a"], ["a"], ["a", "b", "c"], ["ab", ""]])
+def test_digest_knows_sentences_and_order(tmp_path, monkeypatch, other) -> None:
+    first = spooled(["a", "b"], tmp_path / "1", monkeypatch)
+    assert spooled(["a", "b", "a"], tmp_path / "2", monkeypatch).digest == first.digest
+    assert spooled(other, tmp_path / "3", monkeypatch).digest != first.digest
+
+
+def test_sizes_of_buckets_make_no_difference(tmp_path, monkeypatch) -> None:
+    sentences = [f"{index * 7919 % 50}" for index in range(200)]
+    one = spooled(sentences, tmp_path / "1", monkeypatch, bucket_rows=1000, chunk_rows=1000)
+    many = spooled(sentences, tmp_path / "2", monkeypatch, bucket_rows=1, chunk_rows=7)
+    assert (one.digest, one.read()) == (many.digest, many.read())

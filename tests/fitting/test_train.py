@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sbert_flow.fitting import fit_flow
+from sbert_flow.fitting.checkpoint import Checkpoint
+from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.train import train_flow
+from sbert_flow.modules import FlowLayer
+from sbert_flow.modules.pipeline import split_at_flow
+from sbert_flow.modules.recipes import RECIPES
+from tests.fitting.quick_encoder import quick_model, quick_sentences
+
+EMBEDDINGS = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)) * 2 + 1
+SENTENCES = quick_sentences(300)
+
+
+def layer(seed: int = 0) -> FlowLayer:
+    torch.manual_seed(seed)
+    return FlowLayer(8, levels=2, steps_per_level=2, hidden_width=4)
+
+
+class SignalAt(io.StringIO):
+    """A stream for JSON lines that sends a signal to this process when the given step is reported."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__()
+        self.number, self.step = number, step
+
+    def write(self, text: str) -> int:
+        if f'"done": {self.step},' in text:
+            os.kill(os.getpid(), self.number)
+        return super().write(text)
+
+
+@pytest.fixture(autouse=True)
+def every_report_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbert_flow.fitting.progress.SECONDS_BETWEEN_LINES", 0.0)
+
+
+@pytest.mark.parametrize("recipe", ["noise", "paper"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, recipe: str, number: int) -> None:
+    whole, parts = layer(), layer(seed=1)
+    history = train_flow(whole, EMBEDDINGS, RECIPES[recipe], epochs=3)
+    before = {name: tensor.clone() for name, tensor in parts.state_dict().items()}
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(KeyboardInterrupt):
+        train_flow(
+            parts, EMBEDDINGS, RECIPES[recipe], epochs=3, checkpoint=checkpoint,
+            progress=Progress("json", SignalAt(number, 80)),
+        )  # fmt: skip
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert all(torch.equal(before[name], tensor) for name, tensor in parts.state_dict().items())
+    said = io.StringIO()
+    resumed = train_flow(
+        parts, EMBEDDINGS, RECIPES[recipe], epochs=3, checkpoint=checkpoint, progress=Progress("json", said)
+    )
+    assert '"step": 80, "steps": 200' in said.getvalue()  # it went on, and did not begin again
+    assert resumed == history
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True)
+    )
+
+
+def test_interrupted_encoding_and_training_of_a_store(tmp_path: Path) -> None:
+    whole, parts = quick_model(), quick_model()
+    fit_flow(whole, SENTENCES, show_progress_bar=False)
+    for done in (80, 160):
+        with pytest.raises(KeyboardInterrupt, match=r"store .* keeps what was done; the same command continues it"):
+            fit_flow(parts, SENTENCES, store=tmp_path / "s", progress=Progress("json", SignalAt(signal.SIGTERM, done)))
+    said = io.StringIO()
+    fit_flow(parts, iter(SENTENCES), store=tmp_path / "s", progress=Progress("json", said))
+    assert '"step": 160, "steps": 200' in said.getvalue()
+    assert "Encoding" not in said.getvalue()
+    first, second = (split_at_flow(model)[1].state_dict() for model in (whole, parts))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not list((tmp_path / "s").rglob("training-*"))
+
+
+def test_other_settings_have_another_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit_flow(
+            quick_model(), SENTENCES, store=tmp_path, progress=Progress("json", SignalAt(signal.SIGTERM, 80)), seed=0
+        )
+    said = io.StringIO()
+    fit_flow(quick_model(), SENTENCES, store=tmp_path, progress=Progress("json", said), seed=1)
+    assert "Continuing" not in said.getvalue()
+
+
+def test_damaged_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(b"half of it")
+    with pytest.raises(OSError, match=r"damaged.*Delete it"):
+        train_flow(layer(), EMBEDDINGS, RECIPES["noise"], checkpoint=Checkpoint(tmp_path / "c"))
+
+
+def test_store_and_memory_and_float16_give_the_same_flow(tmp_path: Path) -> None:
+    model = quick_model()
+    in_store = fit_flow(model, SENTENCES, store=tmp_path, show_progress_bar=False)
+    array = np.load(next(tmp_path.rglob("embeddings-*.npy")))
+    in_memory = fit_flow(split_at_flow(quick_model())[1], embeddings=array, show_progress_bar=False)
+    assert in_store.history == in_memory.history
+    half = fit_flow(quick_model(), SENTENCES, store=tmp_path, dtype="float16", show_progress_bar=False)
+    assert half.history[-1]["bits_per_dimension"] == pytest.approx(
+        in_store.history[-1]["bits_per_dimension"], abs=0.02
+    )
+    assert half.history != in_store.history
+
+
+def test_the_mode_of_the_layer_is_kept() -> None:
+    evaluated = layer().eval()
+    train_flow(evaluated, EMBEDDINGS, RECIPES["noise"])
+    assert not evaluated.training
+    with torch.no_grad():
+        folded = evaluated.flow(EMBEDDINGS)[0]
+    torch.testing.assert_close(folded, evaluated.flow(EMBEDDINGS)[0].detach(), atol=1e-5, rtol=1e-5)
