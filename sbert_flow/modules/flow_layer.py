@@ -354,11 +354,8 @@ class FlowLayer(MapLayer):
         return layer
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        for name in (
-            "center",
-            "log_prob_quantiles",
-            "covariance_share",
-        ):  # older files lack them
+        # Files of before these statistics were kept lack them.
+        for name in ("center", "log_prob_quantiles", "covariance_share"):
             if hasattr(self, name):
                 state_dict.setdefault(prefix + name, getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
