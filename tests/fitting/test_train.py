@@ -122,3 +122,13 @@ def test_the_mode_of_the_layer_is_kept() -> None:
     with torch.no_grad():
         folded = evaluated.flow(EMBEDDINGS)[0]
     torch.testing.assert_close(folded, evaluated.flow(EMBEDDINGS)[0].detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_saved_layer_gives_the_same_bits(tmp_path: Path) -> None:
+    fitted = layer()
+    train_flow(fitted, EMBEDDINGS, RECIPES["noise"])
+    before = fitted.latents(EMBEDDINGS)
+    fitted.save(str(tmp_path))
+    assert torch.equal(FlowLayer.load(str(tmp_path)).latents(EMBEDDINGS), before)
+    with_gradients = fitted.flow(EMBEDDINGS)[0].detach()
+    torch.testing.assert_close(before, with_gradients, atol=1e-5, rtol=0)
