@@ -94,7 +94,7 @@ def _bars(axes: Any, comparison: Comparison, poolings: list[str], methods: list[
 
 def _histogram(axes: Any, row: Any, colour: str) -> None:
     axes.stairs(row.histogram, HISTOGRAM_EDGES, color=colour, linewidth=1.2)
-    axes.set_xlim(-0.5, 1)
+    axes.set(xlim=(-0.5, 1), xticks=(-0.5, 0, 0.5, 1))
 
 
 def _spectrum(axes: Any, row: Any, colour: str) -> None:
