@@ -50,7 +50,7 @@ def fitted(folder, minilm):
     _, out, _ = run(
         "fit", minilm, "--text", "a.txt", "b.jsonl", "--column", "body", "--pooling", "layer:0", "--output", "model"
     )
-    assert "Fitted on 400 sentences" in out
+    assert "Fitted noise on 400 sentences" in out
     return folder / "model"
 
 
