@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
 from sbert_flow.evaluation import evaluate_sts
-from sbert_flow.evaluation.evaluator import STSEvaluator
+from sbert_flow.evaluation.sts import STSSuite
 from sbert_flow.fitting import fit_flow, load_trainable, train_encoder
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES
 from sbert_flow.modules import build_model, save
@@ -71,7 +71,7 @@ def suite(model: SentenceTransformer, tasks: list[SentencePairs]) -> dict[str, f
     return {"test": raw, "test with flow": evaluate_sts(with_flow, tasks, show_progress_bar=True)["average"]}
 
 
-def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSEvaluator) -> dict[str, Any]:
+def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSSuite) -> dict[str, Any]:
     """The scores of one training from the start, at its best step; a model that is there already is only scored."""
     folder = args.output / f"{recipe}-{seed}"
     if not folder.is_dir():
@@ -93,9 +93,9 @@ def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evalu
     return {"recipe": recipe, "seed": seed, **scores(args, load_trainable(folder, args.pooling), evaluator)}
 
 
-def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSEvaluator) -> dict[str, float]:
+def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSSuite) -> dict[str, float]:
     """Spearman correlations of a model on the validation tasks and, if asked for, the test sets."""
-    found = {name.removesuffix("_spearman_cosine"): value for name, value in evaluator(model).items()}
+    found = {name: score.spearman for name, score in evaluator.score(model).items()}
     return {**found, **(suite(model, read_sts(args.sts)) if args.suite else {})}
 
 
@@ -112,7 +112,8 @@ def main() -> None:
         print(json.dumps(result), flush=True)
 
     text = list(read_sentences(args.text))
-    evaluator = STSEvaluator(validation_tasks(args.sts))
+    evaluator = STSSuite(validation_tasks(args.sts))
+    evaluator.primary_metric = "STSBenchmark_spearman_cosine"  # as the paper chooses its step
     finished = {(result["recipe"], result["seed"]) for result in results}
     if ("start", 0) not in finished:
         note({"recipe": "start", "seed": 0, **scores(args, load_trainable(args.encoder, args.pooling), evaluator)})

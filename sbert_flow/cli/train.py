@@ -39,14 +39,14 @@ def train(
     from rich.console import Console
 
     from sbert_flow.data import read_sentences, read_sts
-    from sbert_flow.evaluation.evaluator import STSEvaluator
+    from sbert_flow.evaluation.sts import STSSuite
     from sbert_flow.fitting import load_trainable, train_encoder
     from sbert_flow.modules import save
     from sbert_flow.modules.io import check_output
 
     check_output(output)
     checkpoints = output.parent / f"{output.name}-checkpoints"
-    evaluator = None if sts is None else STSEvaluator(read_sts(sts, ["STSBenchmark"], "validation"))
+    evaluator = None if sts is None else STSSuite(read_sts(sts, ["STSBenchmark"], "validation"))
     sentences = read_sentences([*text, *(more_text or [])], column, subset)
     model = load_trainable(encoder, pooling)
     done = train_encoder(

@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from sbert_flow.data import SentencePairs, sample_pairs
-from sbert_flow.evaluation.evaluator import STSEvaluator
+from sbert_flow.data import sample_pairs
+from sbert_flow.evaluation.sts import STSSuite
 from sbert_flow.fitting import load_trainable, train_encoder
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, damaged, tension
 
@@ -37,7 +37,7 @@ def test_every_recipe_trains_the_encoder(recipe, tiny_encoder, sentences, tmp_pa
 
 
 def test_the_best_step_is_kept(tiny_encoder, sentences, tmp_path):
-    class Falling(STSEvaluator):
+    class Falling(STSSuite):
         """Says that every step makes it worse."""
 
         def __init__(self):
@@ -126,17 +126,6 @@ def test_tension_pairs_one_in_eight_with_itself():
     columns = tension(sentences, random.Random(0))
     same = [first == second for first, second in zip(columns["first"], columns["second"], strict=True)]
     assert same == [place % 8 == 0 for place in range(80)]
-
-
-def test_evaluator_scores_every_task(tiny_encoder):
-    pairs = sample_pairs()
-    half = SentencePairs("half", pairs.sentences1[:100], pairs.sentences2[:100], pairs.scores[:100])
-    evaluator = STSEvaluator([half, pairs])
-    scores = evaluator(load_trainable(tiny_encoder))
-    assert set(scores) == {"half_spearman_cosine", "sample_spearman_cosine"}
-    assert evaluator.primary_metric == "half_spearman_cosine"
-    with pytest.raises(ValueError, match="at least one task"):
-        STSEvaluator([])
 
 
 def test_settings_are_noted(tiny_encoder, sentences, tmp_path):
