@@ -6,9 +6,11 @@ import copy
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import torch
+from packaging.version import Version
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
@@ -18,6 +20,9 @@ from torch.nn.functional import cross_entropy, normalize
 from sbert_flow.losses.processes import average_gradient, gather_rows
 from sbert_flow.losses.pseudo_attention import PseudoTokenHead
 from sbert_flow.modules.pipeline import unwrap
+
+OLDEST = Version("6.2")
+"""sentence-transformers of before this train the model alone under ``model.fit``, not what a loss learns beside it."""
 
 CITATION = """@inproceedings{tan-etal-2022-sentence,
     title = "A Sentence is Worth 128 Pseudo Tokens: A Semantic-Aware Contrastive Learning Framework for Sentence
@@ -67,6 +72,8 @@ class PseudoTokenLoss(nn.Module):
         ValueError: an argument is outside its range, the model has no token states to attend to, more modules than
             these, weights in half precision, or lets longer texts through than it has positions.
 
+        ImportError: sentence-transformers is older than 6.2.
+
     Warns:
         UserWarning: the encoder has no dropout, so both views of a sentence would be the same but for the momentum.
 
@@ -86,6 +93,13 @@ class PseudoTokenLoss(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        installed = version("sentence-transformers")
+        if Version(installed) < OLDEST:
+            raise ImportError(
+                f"PseudoTokenLoss needs sentence-transformers {OLDEST} or newer, but {installed} is installed, whose "
+                "model.fit would leave the table and the attention untrained. "
+                "Update it: pip install -U sentence-transformers"
+            )
         if not isinstance(num_pseudo_tokens, int) or num_pseudo_tokens < 1:
             raise ValueError(f"num_pseudo_tokens must be a whole number of at least 1, but got {num_pseudo_tokens!r}.")
         if not 0 <= momentum < 1:

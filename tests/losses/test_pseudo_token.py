@@ -386,3 +386,9 @@ def test_token_states_joined_into_one_row(model):
     loss = PseudoTokenLoss(model)
     with pytest.raises(ValueError, match="attn_implementation"):
         loss._view({"token_embeddings": torch.randn(1, 9, 32), "attention_mask": torch.ones(2, 5)}, loss.head)
+
+
+def test_an_older_library_is_refused(tiny_encoder, monkeypatch):
+    monkeypatch.setattr("sbert_flow.losses.pseudo_token.version", lambda name: "6.1.0")
+    with pytest.raises(ImportError, match=r"needs sentence-transformers 6\.2 or newer, but 6\.1\.0 is installed"):
+        PseudoTokenLoss(SentenceTransformer(tiny_encoder))
