@@ -95,7 +95,7 @@ class Glow(Bijection):
         self._folded: tuple[int, list[Tensor], FoldedFlow] | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map x (n, d) to z (n, d) and log |det| (n,); without gradients by the folded form of the flow."""
+        """Map x (n, d) to z (n, d) and ``log |det|`` (n,); without gradients by the folded form of the flow."""
         folded = self._fold(x)
         if folded is not None:
             return folded.forward(x)
@@ -177,7 +177,7 @@ class Glow(Bijection):
             level.reset_parameters(generator)  # type: ignore[operator]
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density in nats of the rows of ``x`` (n, d) under the flow: log N(z; 0, I) + log |det|, shape (n,)."""
+        """Log density in nats of the rows of ``x`` (n, d) under the flow: log N(z; 0, I) + ``log |det|``, shape (n,)."""
         z, log_det = self(x)
         return standard_normal_log_prob(z) + log_det
 

@@ -130,7 +130,7 @@ class FlowLayer(MapLayer):
         Args:
             features: the pipeline's features.
             return_log_det: also write ``features["flow_latent"]``, z in float32, and ``features["flow_log_det"]``,
-                log |det dz/dx| in nats, shape (n,).
+                ``log |det dz/dx|`` in nats, shape (n,).
             noise: standard deviation of Gaussian noise added to x, behind the front if there is one, in units of the
                 root mean square standard deviation of what the flow was initialised on. For training.
 
