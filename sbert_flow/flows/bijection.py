@@ -14,7 +14,7 @@ class Bijection(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map ``x`` of shape (n, d) to ``(z, log_det)``: z of shape (n, d) and ``log |det dz/dx|`` of each row, (n,)."""
+        """Map ``x`` (n, d) to ``(z, log_det)``: z of shape (n, d) and ``log |det dz/dx|`` of each row, (n,)."""
 
     @abstractmethod
     def inverse(self, z: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ class Glow(Bijection):
             level.reset_parameters(generator)  # type: ignore[operator]
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density in nats of the rows of ``x`` (n, d) under the flow: log N(z; 0, I) + ``log |det|``, shape (n,)."""
+        """Log density in nats of the rows of ``x`` (n, d): log N(z; 0, I) + ``log |det|``, shape (n,)."""
         z, log_det = self(x)
         return standard_normal_log_prob(z) + log_det
 
