@@ -172,7 +172,7 @@ def fit_flow(
                 nuisance = nuisance_of_store(opened, encoder, edits, seed, dtype, batch_size, bf16)
             embeddings = opened.embed(encoder, dtype=dtype, batch_size=batch_size, bf16=bf16)
             if store:
-                checkpoint = _checkpoint(opened, embeddings, layer, settings, epochs, seed)
+                checkpoint = _checkpoint(opened, embeddings, layer, settings, nuisance, epochs, seed)
         _check_layer(layer, embeddings, settings, recipe)
         encoded = time.perf_counter()
         front = None
@@ -214,10 +214,17 @@ def _resumable(store: str | Path | None) -> Iterator[None]:
 
 
 def _checkpoint(
-    store: EmbeddingStore, embeddings: EmbeddingSet, layer: FlowLayer, recipe: Recipe, epochs: int, seed: int
+    store: EmbeddingStore,
+    embeddings: EmbeddingSet,
+    layer: FlowLayer,
+    recipe: Recipe,
+    nuisance: Any,
+    epochs: int,
+    seed: int,
 ) -> Checkpoint:
-    """The checkpoint of this fit: another one for other embeddings, settings or shapes."""
-    settings = [embeddings.key, layer.get_config_dict(), asdict(recipe), epochs, seed, torch.__version__]
+    """The checkpoint of this fit: another one for other embeddings, views, settings or shapes."""
+    views = None if nuisance is None else hashlib.sha256(torch.as_tensor(nuisance).cpu().numpy().tobytes()).hexdigest()
+    settings = [embeddings.key, views, layer.get_config_dict(), asdict(recipe), epochs, seed, torch.__version__]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     return Checkpoint(store.folder / f"training-{digest}.safetensors")
 

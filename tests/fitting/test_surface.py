@@ -114,3 +114,13 @@ def test_bad_use(sentences: list[str]) -> None:
         fit_flow(embeddings=x, nuisance=np.eye(3), recipe="surface")
     with pytest.raises(ValueError, match="finite"):
         fit_flow(embeddings=x, nuisance=np.full((4, 4), np.inf), recipe="surface")
+
+
+def test_a_fit_with_other_views_does_not_resume_this_one(tiny_encoder, sentences, tmp_path, monkeypatch):
+    """Two fits on one store that differ in their edits only: the second must not go on from the first's checkpoint."""
+    paths = []
+    monkeypatch.setattr("sbert_flow.fitting.fit.Checkpoint", lambda path: paths.append(path))
+    for edits in (None, {"twice": lambda sentence, rng: f"{sentence} {sentence}"}):
+        model = build_model(tiny_encoder, recipe="surface-flow")
+        fit_flow(model, sentences, recipe="surface-flow", edits=edits, store=tmp_path / "s", show_progress_bar=False)
+    assert len(set(paths)) == 2
