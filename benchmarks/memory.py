@@ -1,6 +1,6 @@
 """Peak memory of a whole fit with an encoder that takes none: reading, encoding, storing, training. Prints Markdown.
 
-    python benchmarks/memory.py --rows 1000000 --width 768 --folder /tmp/store
+    python benchmarks/memory.py --rows 1000000 --width 768 --folder STORE
 
 Sentences are made up as they are read. Anonymous memory (RssAnon, Linux) is what the process cannot give back; pages
 of the mapped store count in the resident set but can be dropped by the system at any time.
@@ -53,10 +53,6 @@ class NumberEncoder(InputModule):
         return {**features, "sentence_embedding": (features["number"][:, None] * self.frequencies).sin()}
 
     def save(self, *args: Any, **kwargs: Any) -> None: ...
-
-    @classmethod
-    def load(cls, *args: Any, **kwargs: Any) -> NumberEncoder:
-        raise NotImplementedError
 
 
 def numbers(rows: int) -> Iterator[str]:
