@@ -4,7 +4,10 @@ For every encoder and pooling: STS scores of the raw embeddings and of each map 
 without labels, the measures behind the advice, and the regret of the advice, that is what the best of the maps would
 have given more. Labels are used for scoring only. One pass of each encoder gives all its poolings.
 
-    python benchmarks/choose.py --sts STS --encoder ENCODER [--encoder ...] [--between OTHER] [--random] [--pairs 300]
+    python benchmarks/choose.py --sts STS --encoder ENCODER [--encoder ...] [--between OTHER] [--truncated 1 2 3] \\
+        [--random 3x192 6x384] [--pairs 300]
+
+An encoder that is no transformer (benchmarks/static_encoders.py makes two) has one space.
 """
 
 from __future__ import annotations
@@ -12,39 +15,29 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Transformer
+from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
 from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO, SAMPLE, VIEWED, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
-from sbert_flow.modules.pooling import pooling_modules
 
 RECIPES = ("noise", "surface", "surface-flow", "mix")
 METHODS = ("raw", "whitening", *RECIPES)
-BETWEEN = (0.25, 0.5, 0.75)
 EDITED = 3000
 """Sentences behind W, as in fit_flow; never more than half of the text here."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sts", required=True, help="folder of <TASK>/test.jsonl")
-    parser.add_argument("--encoder", action="append", required=True, help="folder or hub id; may be repeated")
-    parser.add_argument("--between", help="another encoder of the first one's shape: adds those with weights between")
-    parser.add_argument("--random", action="store_true", help="adds the first encoder with random weights, 3 x 192")
-    parser.add_argument("--pooling", action="append", help="default: every layer, and all named ones")
-    parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
+    add_options(parser)
     parser.add_argument("--edited", type=int, default=EDITED, help="sentences that are edited for W")
     parser.add_argument("--store", help="folder that keeps the embeddings")
     parser.add_argument(
@@ -66,13 +59,11 @@ def main() -> None:
     rows = [printed({**row, "sentences": len(sentences)}) for row in rows]
     with TemporaryDirectory() as temporary:
         store = EmbeddingStore.open(options.store or temporary, texts)
-        for encoder, transformer in encoders(options):
-            names = [n for n in options.pooling or all_poolings(transformer) if (encoder, n) not in known]
+        for encoder, model, poolings in encoders(options):
+            names = [name for name in poolings if (encoder, name) not in known]
             if not names:
                 continue
-            sets = store.embed_poolings(transformer, {name: pooling_modules(transformer, name) for name in names})
-            for name, found in sets.items():
-                array = np.array(found[:], dtype=np.float32)
+            for name, array in embed(store, model, names).items():
                 x, originals = (array[[place[text] for text in block]] for block in (sentences, chosen))
                 edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
                 few = {edit: view[:VIEWED] for edit, view in edited.items()}
@@ -86,48 +77,6 @@ def main() -> None:
     summary(rows)
     if options.plot:
         plot(rows, options.plot)
-
-
-def drawn(task: SentencePairs, count: int | None) -> SentencePairs:
-    """``count`` random pairs of the task."""
-    if count is None or count >= len(task):
-        return task
-    keep = random.Random(0).sample(range(len(task)), count)
-    columns = ([column[index] for index in keep] for column in (task.sentences1, task.sentences2, task.scores))
-    return SentencePairs(task.name, *columns)
-
-
-def encoders(options: argparse.Namespace) -> Iterator[tuple[str, Transformer]]:
-    """Name and Transformer of each encoder."""
-
-    def loaded(encoder: str) -> Transformer:
-        return SentenceTransformer(encoder, device="cpu", model_kwargs={"dtype": torch.float32})[0]
-
-    for number, encoder in enumerate(options.encoder):
-        yield f"{'ABCDEFGH'[number]}:{Path(encoder).name}", loaded(encoder)
-    if options.between:
-        first, second = (loaded(encoder).state_dict() for encoder in (options.encoder[0], options.between))
-        for share in BETWEEN:
-            middle = loaded(options.encoder[0])
-            middle.load_state_dict(
-                {
-                    key: torch.lerp(value, second[key], share) if value.is_floating_point() else value
-                    for key, value in first.items()
-                }
-            )
-            yield f"between-{share:g}", middle
-    if options.random:
-        transformer = loaded(options.encoder[0])
-        config = transformer.model.config
-        config.update({"hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 3, "num_attention_heads": 6})
-        torch.manual_seed(1)
-        transformer.model = type(transformer.model)(config).eval()
-        yield "random-3x192", transformer
-
-
-def all_poolings(transformer: Transformer) -> list[str]:
-    layers = [f"layer:{index}" for index in range(transformer.model.config.num_hidden_layers)]
-    return [*layers, "mean", "cls", "max", "first-last", "first-last-embedding", "last-two"]
 
 
 def whitened(x: np.ndarray) -> np.ndarray:
@@ -171,16 +120,6 @@ def printed(row: dict[str, Any]) -> dict[str, Any]:
     ]
     print(" | ".join(cells), flush=True)
     return {**row, "advice": advice.recipe or advice.decision, "regret": regret}
-
-
-def average(x: np.ndarray, tasks: list[SentencePairs], place: dict[str, int]) -> float:
-    """Mean over tasks of Spearman x 100 between cosine similarity and score."""
-    x = x / np.linalg.norm(x, axis=1, keepdims=True).clip(min=1e-12)
-    values = []
-    for task in tasks:
-        first, second = ([place[s] for s in side] for side in (task.sentences1, task.sentences2))
-        values.append(spearmanr((x[first] * x[second]).sum(axis=1), task.scores)[0])
-    return 100 * float(np.mean(values))
 
 
 def summary(rows: list[dict[str, Any]]) -> None:

@@ -107,7 +107,14 @@ def main() -> None:
         watch.start()
         start = time.perf_counter()
         try:
-            result = fit_flow(model, numbers(rows), batch_size=512, store=folder / "store", progress=Progress("lines"))
+            result = fit_flow(
+                model,
+                numbers(rows),
+                recipe="noise",
+                batch_size=512,
+                store=folder / "store",
+                progress=Progress("lines"),
+            )
             size = sum(path.stat().st_size for path in folder.rglob("*.npy")) / 1e6
         finally:
             shutil.rmtree(folder)

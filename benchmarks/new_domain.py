@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from choose import drawn
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
+from spaces import drawn
 
 from sbert_flow import FlowLayer
 from sbert_flow.data import SentencePairs, read_sentences, read_sts

@@ -42,7 +42,7 @@ def main() -> None:
         encoded = time.perf_counter() - start
         averages = []
         for seed in SEEDS:
-            layer = fit_flow(model, embeddings=embeddings, seed=seed, show_progress_bar=False).layer
+            layer = fit_flow(model, embeddings=embeddings, recipe="noise", seed=seed, show_progress_bar=False).layer
             if distributed.rank() == 0:
                 latents = dict(zip(sentences, layer.latents(embeddings.array).cpu().numpy(), strict=True))
                 scores = [score_pairs(pairs, latents, model) for pairs in tasks]

@@ -5,8 +5,9 @@
 
 is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
 folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
-printed beside it. With --suite the best weights are scored on the seven test sets, as they are and with a flow on top,
-fitted on the test sentences without their scores. What OUTPUT holds already is not trained or scored again.
+printed beside it. With --suite the best weights are scored on the seven test sets: as they are, with a flow, and
+with what the advice names, both fitted on the test sentences without their scores. What OUTPUT holds already is not
+trained or scored again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
-from sbert_flow.evaluation import evaluate_sts
+from sbert_flow.evaluation.compare import compare
 from sbert_flow.evaluation.sts import STSSuite
-from sbert_flow.fitting import fit_flow, load_trainable, train_encoder
+from sbert_flow.fitting import advise, load_trainable, train_encoder
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES
-from sbert_flow.modules import build_model, save
+from sbert_flow.modules import save
 
 QUOTED = {"ptbert": 77.74, "simcse": 76.25}
 """Average of the seven test sets, BERT-base, as printed in the paper of PT-BERT (Tan et al., 2022, "all")."""
@@ -47,7 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, help="default: the recipe's")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
-    parser.add_argument("--suite", action="store_true", help="also the seven test sets, raw and with a flow")
+    parser.add_argument("--suite", action="store_true", help="also the seven test sets: raw, with a flow, as advised")
     return parser.parse_args()
 
 
@@ -63,12 +64,17 @@ def validation_tasks(folder: str) -> list[SentencePairs]:
     return [*read_sts(folder, [DECIDES], "validation"), joined]
 
 
-def suite(model: SentenceTransformer, tasks: list[SentencePairs]) -> dict[str, float]:
-    """Averages over the seven test sets: of the model, and of a flow on top."""
-    raw = evaluate_sts(model, tasks, show_progress_bar=True)["average"]
-    with_flow = build_model(model, model[1].pooling_mode)
-    fit_flow(with_flow, [sentence for pairs in tasks for sentence in pairs.sentences])
-    return {"test": raw, "test with flow": evaluate_sts(with_flow, tasks, show_progress_bar=True)["average"]}
+def suite(model: SentenceTransformer, tasks: list[SentencePairs], pooling: str) -> dict[str, Any]:
+    """Averages over the seven test sets: of the model, with a flow on top, and with what the advice names."""
+    advice = advise(model, list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences)))
+    methods = dict.fromkeys(["raw", "noise", advice.recipe or "raw"])
+    found = compare(model, tasks, poolings=[pooling], methods=list(methods))
+    return {
+        "test": found.row(pooling, "raw").average,
+        "test with flow": found.row(pooling, "noise").average,
+        "test as advised": found.row(pooling, advice.recipe or "raw").average,
+        "advice": advice.recipe or advice.decision,
+    }
 
 
 def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSSuite) -> dict[str, Any]:
@@ -93,10 +99,10 @@ def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evalu
     return {"recipe": recipe, "seed": seed, **scores(args, load_trainable(folder, args.pooling), evaluator)}
 
 
-def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSSuite) -> dict[str, float]:
+def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSSuite) -> dict[str, Any]:
     """Spearman correlations of a model on the validation tasks and, if asked for, the test sets."""
     found = {name: score.spearman for name, score in evaluator.score(model).items()}
-    return {**found, **(suite(model, read_sts(args.sts)) if args.suite else {})}
+    return {**found, **(suite(model, read_sts(args.sts), args.pooling) if args.suite else {})}
 
 
 def main() -> None:
@@ -121,12 +127,15 @@ def main() -> None:
         if (recipe, seed) not in finished:
             note(run(args, recipe, seed, text, evaluator))
 
-    columns = [DECIDES, BESIDE, "test", "test with flow"]
+    columns = [DECIDES, BESIDE, "test", "test with flow", "test as advised"]
     print(
         f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + validation."
     )
     print(
-        "| recipe | seeds | " + " | ".join(columns) + " | paper, BERT-base, quoted |\n|" + "---|" * (len(columns) + 3)
+        "| recipe | seeds | "
+        + " | ".join(columns)
+        + " | advice | paper, BERT-base, quoted |\n|"
+        + "---|" * (len(columns) + 4)
     )
     for recipe in ("start", *args.recipe):
         rows = [result for result in results if result["recipe"] == recipe]
@@ -135,7 +144,8 @@ def main() -> None:
             values = [100 * row[column] for row in rows if column in row]
             spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
-        print(f"| {recipe} | {len(rows)} | " + " | ".join(cells) + f" | {QUOTED.get(recipe, '-')} |")
+        advice = ", ".join(sorted({row["advice"] for row in rows if "advice" in row})) or "-"
+        print(f"| {recipe} | {len(rows)} | " + " | ".join(cells) + f" | {advice} | {QUOTED.get(recipe, '-')} |")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def fit(
         str, typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K.")
     ] = "mean",
     recipe: Annotated[
-        str, typer.Option(help="noise, paper, surface, surface-flow, mix, whitening, or auto (as advised).")
-    ] = "noise",
+        str, typer.Option(help="auto (as advised), noise, paper, surface, surface-flow, mix or whitening.")
+    ] = "auto",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the embeddings.")] = 1,

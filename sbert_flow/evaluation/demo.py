@@ -60,7 +60,7 @@ def compare_pooling(encoder: SentenceTransformer, pooling: str, seed: int) -> Po
     model = build_model(encoder, pooling)
     encoder = encoder_before_flow(model)
     raw = encoder.encode(text, show_progress_bar=False)
-    fitted = fit_flow(model, embeddings=raw, seed=seed, show_progress_bar=False)
+    fitted = fit_flow(model, embeddings=raw, recipe="noise", seed=seed, show_progress_bar=False)
     latents = fitted.layer.latents(raw).numpy()
     # Each with its own model: the score goes into that model's card.
     spearman = [

@@ -38,6 +38,10 @@ from sbert_flow.views import Edit
 logger = logging.getLogger(__name__)
 
 
+WITHOUT_SENTENCES = "noise"
+"""What "auto" stands for where there are embeddings only."""
+
+
 @dataclass(frozen=True)
 class FitResult:
     """What a fit did.
@@ -69,7 +73,7 @@ def fit_flow(
     embeddings: Any = None,
     nuisance: Any = None,
     edits: Mapping[str, Edit] | None = None,
-    recipe: str = "noise",
+    recipe: str = AUTO,
     epochs: int = 1,
     batch_size: int = 32,
     seed: int = 0,
@@ -80,6 +84,10 @@ def fit_flow(
     progress: Progress | None = None,
 ) -> FitResult:
     """Fit the model's FlowLayer on unlabelled sentences, in place: encode them once, then train on the embeddings.
+
+    What is fitted is what :func:`sbert_flow.advise` finds best for the model's embeddings of the text, in a new layer
+    that takes the place of the model's; where it finds that the encoder should be left alone, the fit stops and says
+    so. Name a recipe to fit that one instead, in the model's own layer.
 
     The layer is fitted from scratch, whatever it held, with the same result for the same seed on the same CPU. On an
     error or an interrupt it is left as it was. Memory does not grow with the text: sentences are read as a stream, and
@@ -96,9 +104,9 @@ def fit_flow(
             :func:`sbert_flow.fitting.nuisance_moment`. With sentences it is estimated from them.
         edits: for the surface recipes, edits of your own ``(sentence, rng) -> sentence`` by name instead of those of
             :func:`sbert_flow.views.surface_edits`.
-        recipe: "noise" (default), "paper", "surface", "surface-flow" or "mix", see
-            :data:`sbert_flow.modules.recipes.RECIPES`; or "auto": what :func:`sbert_flow.advise` names, in a new layer
-            that takes the place of the model's.
+        recipe: "auto" (default), what the advice names; or "noise", "paper", "surface", "surface-flow" or "mix", see
+            :data:`sbert_flow.modules.recipes.RECIPES`. With ``embeddings`` there are no sentences to take advice on,
+            and "auto" is "noise".
         epochs: passes over the embeddings; at least 200 steps are made in any case.
         batch_size: of the encoder.
         seed: of initial weights, order and noise.
@@ -120,67 +128,44 @@ def fit_flow(
         OSError: the store cannot be written, or its disk is full.
         KeyboardInterrupt: also for SIGTERM. What is in the store is kept.
     """
-    settings = get_recipe("surface" if recipe == AUTO else recipe)
     if (sentences is None) == (embeddings is None):
         raise ValueError("give either sentences or embeddings, not both or neither.")
     if not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
     check_dtype(dtype)
+    if recipe == AUTO and embeddings is not None:
+        recipe = WITHOUT_SENTENCES
     layer = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
-    if recipe == AUTO and (embeddings is not None or not isinstance(model, SentenceTransformer)):
-        raise ValueError("recipe 'auto' needs a SentenceTransformer and sentences, to measure how views of them lie.")
-    if recipe != AUTO and settings.front and layer is not None and not layer.front:
-        raise ValueError(
-            f"recipe {recipe!r} needs a FlowLayer with a front. Make the model with "
-            f"build_model(encoder, pooling, recipe={recipe!r})."
-        )
-    if settings.front and embeddings is not None and nuisance is None:
-        raise ValueError(f"recipe {recipe!r} edits sentences: give sentences, or embeddings with their nuisance.")
+    if recipe != AUTO:
+        _check_front(layer, recipe)
     if progress is None:
         progress = Progress({None: None, True: "bar", False: "quiet"}[show_progress_bar])
     if distributed.rank() > 0:
         progress = Progress("quiet")
     start = time.perf_counter()
-    advice: Advice | None = None
     with ExitStack() as stack:
-        checkpoint = None
         if embeddings is not None:
-            if not isinstance(embeddings, EmbeddingSet):
-                embeddings = check_embeddings(
-                    embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS
-                )
-            if layer is None:
-                layer = FlowLayer(embeddings.shape[1], **settings.shape)
+            ready = _from_embeddings(layer, embeddings, nuisance, recipe)
+        elif not isinstance(model, SentenceTransformer) or layer is None:
+            raise ValueError("encoding sentences needs a SentenceTransformer with a FlowLayer; or give embeddings.")
         else:
-            if not isinstance(model, SentenceTransformer) or layer is None:
-                raise ValueError(
-                    "a SentenceTransformer with a FlowLayer is needed to encode sentences; or give embeddings."
-                )
             stack.enter_context(_resumable(store))
             folder = store or distributed.from_first(stack.enter_context(TemporaryDirectory(prefix="sbert-flow-")))
             opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
-            encoder = encoder_before_flow(model)
-            if recipe == AUTO:
-                sample = opened.at(opened.sample(SAMPLE, seed))
-                random.Random(seed).shuffle(sample)  # it comes in the text's order
-                advice = advise_sample(encoder, sample, len(opened), seed=seed, batch_size=batch_size)
-                if advice.recipe is None:
-                    raise ValueError(f"{advice}\nName a recipe, such as 'surface', to fit one all the same.")
-                recipe, settings = advice.recipe, get_recipe(advice.recipe)
-                layer = FlowLayer(layer.embedding_dimension, **settings.shape).to(model.device)
-            if settings.front and nuisance is None:  # first, since text without words is found out here
-                nuisance = nuisance_of_store(opened, encoder, edits, seed, dtype, batch_size, bf16)
-            embeddings = opened.embed(encoder, dtype=dtype, batch_size=batch_size, bf16=bf16)
-            if store:
-                checkpoint = _checkpoint(opened, embeddings, layer, settings, nuisance, epochs, seed)
-        _check_layer(layer, embeddings, settings, recipe)
+            encoding = {"dtype": dtype, "batch_size": batch_size, "bf16": bf16}
+            ready = _from_sentences(model, opened, recipe, nuisance, edits, seed, encoding)
+        settings = get_recipe(ready.recipe)
+        _check_layer(ready, settings)
+        checkpoint = _checkpoint(opened, ready, settings, epochs, seed) if store and embeddings is None else None
         encoded = time.perf_counter()
         front = None
         if settings.front:
-            front = surface_front(embeddings, check_nuisance(nuisance, layer), settings.nuisance_weight)
+            front = surface_front(
+                ready.embeddings, check_nuisance(ready.nuisance, ready.layer), settings.nuisance_weight
+            )
         history = train_flow(
-            layer,
-            embeddings,
+            ready.layer,
+            ready.embeddings,
             settings,
             front=front,
             epochs=epochs,
@@ -188,15 +173,69 @@ def fit_flow(
             progress=progress,
             checkpoint=checkpoint,
         )
-        note_fit(layer, embeddings)
+        note_fit(ready.layer, ready.embeddings)
         trained = time.perf_counter()
         if checkpoint:
             checkpoint.remove()
-        if advice is not None:
-            replace_flow(model, layer)  # type: ignore[arg-type]
-        rows = len(embeddings)
+        if ready.advice is not None:
+            replace_flow(model, ready.layer)  # type: ignore[arg-type]
+        rows = len(ready.embeddings)
     logger.info("Fitted the flow on %d embeddings in %.1f s", rows, trained - encoded)
-    return FitResult(layer, history, rows, encoded - start, trained - encoded, recipe, advice)
+    return FitResult(ready.layer, history, rows, encoded - start, trained - encoded, ready.recipe, ready.advice)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What training needs."""
+
+    layer: FlowLayer
+    embeddings: Tensor | EmbeddingSet
+    nuisance: Any
+    recipe: str
+    advice: Advice | None = None
+
+
+def _from_embeddings(layer: FlowLayer | None, embeddings: Any, nuisance: Any, recipe: str) -> _Ready:
+    """Check the given embeddings, and make a layer if there is none."""
+    settings = get_recipe(recipe)
+    if settings.front and nuisance is None:
+        raise ValueError(f"recipe {recipe!r} edits sentences: give sentences, or embeddings with their nuisance.")
+    if not isinstance(embeddings, EmbeddingSet):
+        embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
+    return _Ready(layer or FlowLayer(embeddings.shape[1], **settings.shape), embeddings, nuisance, recipe)
+
+
+def _from_sentences(
+    model: SentenceTransformer,
+    store: EmbeddingStore,
+    recipe: str,
+    nuisance: Any,
+    edits: Mapping[str, Edit] | None,
+    seed: int,
+    encoding: dict[str, Any],
+) -> _Ready:
+    """Ask for advice if it is wanted, and encode the sentences and, for a front, their views."""
+    encoder, layer = encoder_before_flow(model), split_at_flow(model)[1]
+    advice: Advice | None = None
+    if recipe == AUTO:
+        sample = store.at(store.sample(SAMPLE, seed))
+        random.Random(seed).shuffle(sample)  # it comes in the text's order
+        advice = advise_sample(encoder, sample, len(store), seed=seed, batch_size=encoding["batch_size"])
+        if advice.recipe is None:
+            raise ValueError(f"{advice}\nName a recipe, such as 'mix' or 'noise', to fit one all the same.")
+        recipe = advice.recipe
+        layer = FlowLayer(layer.embedding_dimension, **get_recipe(recipe).shape).to(model.device)
+    if get_recipe(recipe).front and nuisance is None:  # first, since text without words is found out here
+        nuisance = nuisance_of_store(store, encoder, edits, seed, **encoding)
+    return _Ready(layer, store.embed(encoder, **encoding), nuisance, recipe, advice)
+
+
+def _check_front(layer: FlowLayer | None, recipe: str) -> None:
+    if get_recipe(recipe).front and layer is not None and not layer.front:
+        raise ValueError(
+            f"recipe {recipe!r} needs a FlowLayer with a front. Make the model with "
+            f"build_model(encoder, pooling, recipe={recipe!r})."
+        )
 
 
 @contextmanager
@@ -213,24 +252,20 @@ def _resumable(store: str | Path | None) -> Iterator[None]:
             ) from interrupt
 
 
-def _checkpoint(
-    store: EmbeddingStore,
-    embeddings: EmbeddingSet,
-    layer: FlowLayer,
-    recipe: Recipe,
-    nuisance: Any,
-    epochs: int,
-    seed: int,
-) -> Checkpoint:
+def _checkpoint(store: EmbeddingStore, ready: _Ready, recipe: Recipe, epochs: int, seed: int) -> Checkpoint:
     """The checkpoint of this fit: another one for other embeddings, views, settings or shapes."""
-    views = None if nuisance is None else hashlib.sha256(torch.as_tensor(nuisance).cpu().numpy().tobytes()).hexdigest()
-    settings = [embeddings.key, views, layer.get_config_dict(), asdict(recipe), epochs, seed, torch.__version__]
+    views = None
+    if ready.nuisance is not None:
+        views = hashlib.sha256(torch.as_tensor(ready.nuisance).cpu().numpy().tobytes()).hexdigest()
+    key, shape = ready.embeddings.key, ready.layer.get_config_dict()  # type: ignore[union-attr]
+    settings = [key, views, shape, asdict(recipe), epochs, seed, torch.__version__]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     return Checkpoint(store.folder / f"training-{digest}.safetensors")
 
 
-def _check_layer(layer: FlowLayer, embeddings: Tensor | EmbeddingSet, recipe: Recipe, name: str) -> None:
+def _check_layer(ready: _Ready, recipe: Recipe) -> None:
     """Refuse embeddings of another width than the layer's; warn where its shape is not the recipe's."""
+    layer, embeddings, name = ready.layer, ready.embeddings, ready.recipe
     if embeddings.shape[1] != layer.embedding_dimension:
         raise ValueError(
             f"the embeddings have width {embeddings.shape[1]}, but the layer has {layer.embedding_dimension}. "

@@ -1,4 +1,4 @@
-"""advise, adapt, score and fit --recipe auto as a user calls them."""
+"""advise, adapt, score and fit as advised, as a user calls them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_advise_prints_and_writes(tiny_encoder: str, text, tmp_path) -> None:
 
 
 def test_fit_auto_does_as_advised(tiny_encoder: str, minilm: str, text, tmp_path) -> None:
-    _, err = run("fit", minilm, "--text", text, "--output", tmp_path / "good", "--recipe", "auto", "--quiet", code=2)
+    _, err = run("fit", minilm, "--text", text, "--output", tmp_path / "good", "--quiet", code=2)
     assert "leave" in err and "Name a recipe" in err and not (tmp_path / "good").exists()
 
 

@@ -48,7 +48,19 @@ def folder(tmp_path_factory, sentences):
 @pytest.fixture(scope="module")
 def fitted(folder, minilm):
     _, out, _ = run(
-        "fit", minilm, "--text", "a.txt", "b.jsonl", "--column", "body", "--pooling", "layer:0", "--output", "model"
+        "fit",
+        minilm,
+        "--text",
+        "a.txt",
+        "b.jsonl",
+        "--column",
+        "body",
+        "--pooling",
+        "layer:0",
+        "--recipe",
+        "noise",
+        "--output",
+        "model",
     )
     assert "Fitted noise on 400 sentences" in out
     return folder / "model"

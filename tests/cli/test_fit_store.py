@@ -16,7 +16,9 @@ from sbert_flow.fitting import progress
 
 def fit(encoder, *arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["sbert-flow", "fit", encoder, "--text", "text.txt", *arguments])
+        patch.setattr(
+            sys, "argv", ["sbert-flow", "fit", encoder, "--text", "text.txt", "--recipe", "noise", *arguments]
+        )
         with pytest.raises(SystemExit) as ended:
             main()
     return ended.value.code

@@ -79,7 +79,7 @@ def test_word_embeddings_leave_special_tokens_out(tiny_encoder):
 @pytest.fixture(scope="module")
 def model(tiny_encoder, sentences):
     model = build_model(tiny_encoder)
-    fit_flow(model, sentences, show_progress_bar=False)
+    fit_flow(model, sentences, recipe="noise", show_progress_bar=False)
     return model
 
 

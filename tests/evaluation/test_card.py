@@ -15,7 +15,7 @@ from sbert_flow.modules import save
 @pytest.fixture
 def folder(tiny_encoder, sentences, tmp_path):
     model = build_model(tiny_encoder)
-    fit_flow(model, sentences, show_progress_bar=False)
+    fit_flow(model, sentences, recipe="noise", show_progress_bar=False)
     return save(model, tmp_path / "model")
 
 

@@ -86,8 +86,8 @@ def test_bad_sentences(tiny_encoder: str) -> None:
 
 def test_auto_fits_what_the_advice_names(minilm: str) -> None:
     text = sample_sentences()[:80]
-    model = build_model(minilm, "layer:3", "auto")
-    result = fit_flow(model, text, recipe="auto", show_progress_bar=False)
+    model = build_model(minilm, "layer:3")
+    result = fit_flow(model, text, show_progress_bar=False)
     assert result.recipe == result.advice.recipe == "surface"
     assert model[-1] is result.layer and result.layer.front
     named = build_model(minilm, "layer:3", "surface")
@@ -96,13 +96,20 @@ def test_auto_fits_what_the_advice_names(minilm: str) -> None:
 
 
 def test_auto_stops_with_the_reason_and_loses_nothing(minilm: str) -> None:
-    model = build_model(minilm, "mean", "auto")
+    model = build_model(minilm)
     layer = model[-1]
     with pytest.raises(ValueError, match=r"(?s)leave: an edited sentence lies .*Name a recipe"):
-        fit_flow(model, sample_sentences()[:80], recipe="auto", show_progress_bar=False)
+        fit_flow(model, sample_sentences()[:80], show_progress_bar=False)
     assert model[-1] is layer
 
 
-def test_auto_needs_sentences() -> None:
-    with pytest.raises(ValueError, match="'auto' needs a SentenceTransformer and sentences"):
-        fit_flow(embeddings=np.eye(20), recipe="auto")
+def test_embeddings_alone_get_the_noise_flow() -> None:
+    x = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
+    advised, named = fit_flow(embeddings=x), fit_flow(embeddings=x, recipe="noise")
+    assert advised.recipe == "noise" and advised.advice is None
+    np.testing.assert_array_equal(advised.layer.latents(x), named.layer.latents(x))
+
+
+def test_auto_says_when_there_is_too_little_text(minilm: str) -> None:
+    with pytest.raises(ValueError, match="too little text: there are 20 different sentences"):
+        fit_flow(build_model(minilm, "layer:3"), sample_sentences()[:20], show_progress_bar=False)

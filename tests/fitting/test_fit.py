@@ -70,7 +70,7 @@ def test_a_second_fit_forgets_the_first(space):
 def test_sentences_and_their_embeddings_give_the_same_fit(tiny_encoder, sentences):
     model = build_model(tiny_encoder)
     embeddings = encoder_before_flow(model).encode(sentences)
-    from_text = fit_flow(model, iter([*sentences, *sentences[:50]]), show_progress_bar=False)
+    from_text = fit_flow(model, iter([*sentences, *sentences[:50]]), recipe="noise", show_progress_bar=False)
     assert from_text.rows == len(sentences)  # duplicates count once
     other = fit_flow(embeddings=embeddings)
     np.testing.assert_array_equal(from_text.layer.latents(embeddings), other.layer.latents(embeddings))
@@ -79,7 +79,7 @@ def test_sentences_and_their_embeddings_give_the_same_fit(tiny_encoder, sentence
 def test_the_encoder_is_not_touched(tiny_encoder, sentences):
     model = build_model(tiny_encoder)
     before = {name: value.clone() for name, value in model[0].state_dict().items()}
-    fit_flow(model, sentences, show_progress_bar=False)
+    fit_flow(model, sentences, recipe="noise", show_progress_bar=False)
     assert all(torch.equal(value, before[name]) for name, value in model[0].state_dict().items())
 
 
@@ -88,7 +88,7 @@ def test_training_after_encode(tiny_encoder, sentences):
     model = build_model(tiny_encoder)
     with pytest.warns(UserWarning, match="never fitted"):
         model.encode(sentences[:3])
-    fit_flow(model, sentences, show_progress_bar=False)
+    fit_flow(model, sentences, recipe="noise", show_progress_bar=False)
     model.encode(sentences[:3])
     loss = FlowNLLLoss(model, noise=0)
     loss([model.preprocess(sentences[:8])]).backward()
@@ -190,11 +190,11 @@ class TestBadInput:
     )
     def test_sentences(self, model, sentences, message):
         with pytest.raises(ValueError, match=message):
-            fit_flow(model, sentences)
+            fit_flow(model, sentences, recipe="noise")
 
     def test_empty_strings_are_counted(self, model, sentences):
         with pytest.warns(UserWarning, match="2 of the sentences are empty"):
-            fit_flow(model, [*sentences, "", " "], show_progress_bar=False)
+            fit_flow(model, [*sentences, "", " "], recipe="noise", show_progress_bar=False)
         assert np.isfinite(model.encode(["", " "])).all()
 
     @pytest.mark.parametrize(
@@ -219,5 +219,5 @@ class TestBadInput:
 
         with pytest.raises(ValueError, match="must have one FlowLayer, but its modules are: Transformer, Pooling"):
             fit_flow(SentenceTransformer(minilm), sentences)
-        with pytest.raises(ValueError, match="a SentenceTransformer with a FlowLayer is needed"):
+        with pytest.raises(ValueError, match="needs a SentenceTransformer with a FlowLayer"):
             fit_flow(FlowLayer(4), sentences)

@@ -73,12 +73,15 @@ def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, recipe: str,
 
 def test_interrupted_encoding_and_training_of_a_store(tmp_path: Path) -> None:
     whole, parts = quick_model(), quick_model()
-    fit_flow(whole, SENTENCES, show_progress_bar=False)
+    fit_flow(whole, SENTENCES, recipe="noise", show_progress_bar=False)
     for done in (80, 160):
         with pytest.raises(KeyboardInterrupt, match=r"store .* keeps what was done; the same command continues it"):
-            fit_flow(parts, SENTENCES, store=tmp_path / "s", progress=Progress("json", SignalAt(signal.SIGTERM, done)))
+            fit_flow(
+                parts, SENTENCES, recipe="noise", store=tmp_path / "s",
+                progress=Progress("json", SignalAt(signal.SIGTERM, done)),
+            )  # fmt: skip
     said = io.StringIO()
-    fit_flow(parts, iter(SENTENCES), store=tmp_path / "s", progress=Progress("json", said))
+    fit_flow(parts, iter(SENTENCES), recipe="noise", store=tmp_path / "s", progress=Progress("json", said))
     assert '"step": 160, "steps": 200' in said.getvalue()
     assert "Encoding" not in said.getvalue()
     first, second = (split_at_flow(model)[1].state_dict() for model in (whole, parts))
@@ -89,10 +92,11 @@ def test_interrupted_encoding_and_training_of_a_store(tmp_path: Path) -> None:
 def test_other_settings_have_another_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit_flow(
-            quick_model(), SENTENCES, store=tmp_path, progress=Progress("json", SignalAt(signal.SIGTERM, 80)), seed=0
-        )
+            quick_model(), SENTENCES, recipe="noise", store=tmp_path, seed=0,
+            progress=Progress("json", SignalAt(signal.SIGTERM, 80)),
+        )  # fmt: skip
     said = io.StringIO()
-    fit_flow(quick_model(), SENTENCES, store=tmp_path, progress=Progress("json", said), seed=1)
+    fit_flow(quick_model(), SENTENCES, recipe="noise", store=tmp_path, progress=Progress("json", said), seed=1)
     assert "Continuing" not in said.getvalue()
 
 
@@ -104,11 +108,11 @@ def test_damaged_checkpoint(tmp_path: Path) -> None:
 
 def test_store_and_memory_and_float16_give_the_same_flow(tmp_path: Path) -> None:
     model = quick_model()
-    in_store = fit_flow(model, SENTENCES, store=tmp_path, show_progress_bar=False)
+    in_store = fit_flow(model, SENTENCES, recipe="noise", store=tmp_path, show_progress_bar=False)
     array = np.load(next(tmp_path.rglob("embeddings-*.npy")))
     in_memory = fit_flow(split_at_flow(quick_model())[1], embeddings=array, show_progress_bar=False)
     assert in_store.history == in_memory.history
-    half = fit_flow(quick_model(), SENTENCES, store=tmp_path, dtype="float16", show_progress_bar=False)
+    half = fit_flow(quick_model(), SENTENCES, recipe="noise", store=tmp_path, dtype="float16", show_progress_bar=False)
     assert half.history[-1]["bits_per_dimension"] == pytest.approx(
         in_store.history[-1]["bits_per_dimension"], abs=0.02
     )

@@ -105,7 +105,7 @@ class TestValue:
         assert all(p.grad is not None for p in model[-1].parameters())
 
     def test_the_flow_computes_in_float32_under_autocast(self, model, sentences):
-        fit_flow(model, sentences[:100], show_progress_bar=False)
+        fit_flow(model, sentences[:100], recipe="noise", show_progress_bar=False)
         layer = model[-1].eval()
         x = torch.from_numpy(encoder_before_flow(model).encode(sentences[:20]))
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -124,7 +124,7 @@ class TestConstruction:
             FlowNLLLoss(model)
 
     def test_an_initialised_flow_is_not_initialised_again(self, model, sentences):
-        fit_flow(model, sentences[:100], show_progress_bar=False)
+        fit_flow(model, sentences[:100], recipe="noise", show_progress_bar=False)
         before = weights(model)
         FlowNLLLoss(model, init_sentences=sentences[100:])
         assert not changed(before, weights(model))

@@ -14,7 +14,7 @@ from sbert_flow.modules import save
 @pytest.fixture
 def model(tiny_encoder, sentences):
     model = build_model(tiny_encoder)
-    fit_flow(model, sentences[:100], show_progress_bar=False)
+    fit_flow(model, sentences[:100], recipe="noise", show_progress_bar=False)
     return model
 
 
