@@ -19,11 +19,13 @@ from sentence_transformers.util import pairwise_cos_sim
 
 from sbert_flow.data import SentencePairs
 from sbert_flow.evaluation.sts import STSSuite, TaskScore
-from sbert_flow.fitting import fit_flow, fit_whitening, nuisance_moment
+from sbert_flow.fitting import fit_flow, fit_whitening, measure_shift, nuisance_moment
+from sbert_flow.fitting.adapt import LARGE_SHIFT
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import VIEWED_SENTENCES
 from sbert_flow.measures import effective_rank, eigenvalue_spectrum, mean_cosine, participation_ratio
+from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.build import build_model, load_encoder
 from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.pipeline import encoder_before_map
@@ -47,6 +49,8 @@ class Row:
         average: Spearman correlation, mean of the tasks, under the comparison's aggregation.
         mean_cosine, effective_rank, participation_ratio: of the tasks' sentences.
         fit_seconds: time of fitting the map, encoding left out.
+        shift: bits per dimension that the tasks' sentences take more than the text the flow was fitted on; None where
+            that was the tasks' own, or without a flow.
         histogram: shares of the tasks' pairs whose cosine lies between :data:`HISTOGRAM_EDGES`.
         spectrum: eigenvalues of the covariance of the tasks' sentences, as shares of their sum, largest first.
     """
@@ -59,6 +63,7 @@ class Row:
     effective_rank: float
     participation_ratio: float
     fit_seconds: float
+    shift: float | None
     histogram: np.ndarray = field(repr=False)
     spectrum: np.ndarray = field(repr=False)
 
@@ -138,6 +143,8 @@ def compare(
         store: folder for the embeddings, kept for the next run; None takes a temporary one.
         progress: how it is shown; None is quiet.
 
+    Warns where the tasks' sentences lie far from the ``text``, see :func:`sbert_flow.fitting.measure_shift`.
+
     Raises:
         ValueError: unknown pooling, method or aggregation, a layer that the encoder does not have, too little text.
         OSError: the encoder cannot be loaded, or the disk is full.
@@ -173,8 +180,9 @@ def compare(
                 space = _Space(sets[pooling], place)
                 kept = k or max(1, space.width // 3)
                 for method in methods:
-                    rows.append(_row(pooling, method, suite, space, fits, kept, seed))
+                    rows.append(_row(pooling, method, suite, space, fits, kept, seed, text is not None))
                     stage.advance(1)
+    _warn_of_shifts(rows)
     return Comparison(
         encoder=name,
         fitted_on=fitted_on or ("the given text" if text is not None else "the tasks' own sentences"),
@@ -239,8 +247,11 @@ def _fit(method: str, space: _Space, fit: _Fit, k: int, seed: int) -> MapLayer:
     return fit_flow(embeddings=embeddings, nuisance=nuisance, recipe=method, seed=seed, show_progress_bar=False).layer
 
 
-def _row(pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_Fit], k: int, seed: int) -> Row:
+def _row(
+    pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_Fit], k: int, seed: int, other_text: bool
+) -> Row:
     scores: dict[str, TaskScore] = {}
+    shift: float | None = None
     outputs, cosines, seconds = [], [], 0.0
     for fit in fits:
         part = STSSuite(fit.tasks, suite.aggregation)
@@ -250,6 +261,8 @@ def _row(pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_
             start = time.perf_counter()
             layer = _fit(method, space, fit, k, seed)
             seconds += time.perf_counter() - start
+            if other_text and isinstance(layer, FlowLayer):
+                shift = measure_shift(layer, z).bits_per_dimension
             z = layer.outputs(z)
         array = z.numpy()
         embeddings = dict(zip(sentences, array, strict=True))
@@ -263,5 +276,18 @@ def _row(pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_
     counts = np.histogram(np.concatenate(cosines), HISTOGRAM_EDGES)[0]
     return Row(
         pooling, method, scores, suite.average(scores), mean_cosine(together), effective_rank(together),
-        participation_ratio(together), seconds, counts / counts.sum(), spectrum / spectrum.sum(),
+        participation_ratio(together), seconds, shift, counts / counts.sum(), spectrum / spectrum.sum(),
     )  # fmt: skip
+
+
+def _warn_of_shifts(rows: list[Row]) -> None:
+    """One warning for all flows that the tasks' sentences lie far from."""
+    shifted = [f"{row.method} on {row.pooling} {row.shift:.2f}" for row in rows if (row.shift or 0) > LARGE_SHIFT]
+    if shifted:
+        warnings.warn(
+            "the tasks' sentences take more bits per dimension than the text that these flows were fitted on: "
+            f"{', '.join(shifted)}. It is another domain (or, with less than some thousand sentences, a flow that "
+            "learnt its text by heart), on which a map can fall below the raw encoder. Fit on text of the domain, or "
+            "adapt the fitted model: sbert-flow adapt.",
+            stacklevel=3,
+        )

@@ -19,6 +19,9 @@ from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 QUANTILES = 1001
 """Log densities of the fitted text that are kept, from the least to the most likely."""
 
+ADD = "add"
+MIXINGS = ("concatenate", ADD)
+
 
 class FlowLayer(MapLayer):
     r"""Maps sentence embeddings x to the latents z = f(x) of a normalizing flow with z ~ N(0, I).
@@ -42,12 +45,17 @@ class FlowLayer(MapLayer):
         coupling: "additive" or "affine".
         act_norm: whether the steps begin with an ActNorm.
         front: put a frozen affine map before the flow: f is their composition. See :meth:`set_front`.
-        raw_weight: weight w of the raw embedding. Above 0 the layer writes
+        raw_weight: weight w of the raw embedding in what the layer writes. Latents, inverse and likelihood stay those
+            of f.
+        mixing: how a ``raw_weight`` above 0 mixes both. "add" writes
+
+            .. math:: w\, x / |x| + (1 - w)\, z / |z|
+
+            of width d; only for a linear map, whose latents keep the coordinates of x. "concatenate" writes
 
             .. math:: [\sqrt{w}\, x / |x| \,;\, \sqrt{1 - w}\, z / |z|]
 
-            of width 2 d, whose cosine similarity is w times the raw one plus 1 - w times that of the latents. Latents,
-            inverse and likelihood are those of f as before.
+            of width 2 d, whose cosine similarity is w times the raw one plus 1 - w times that of the latents.
         adapted: whether there is an adaptation to new text, see :meth:`adapt`.
 
     Raises:
@@ -63,6 +71,7 @@ class FlowLayer(MapLayer):
         "act_norm",
         "front",
         "raw_weight",
+        "mixing",
         "adapted",
     ]
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
@@ -84,6 +93,7 @@ class FlowLayer(MapLayer):
         act_norm: bool = True,
         front: bool = False,
         raw_weight: float = 0.0,
+        mixing: str = "concatenate",
         adapted: bool = False,
     ) -> None:
         super().__init__()
@@ -91,6 +101,13 @@ class FlowLayer(MapLayer):
             raise ValueError("steps_per_level must be at least 1; 0, a linear map, needs front=True and levels=1.")
         if isinstance(raw_weight, bool) or not isinstance(raw_weight, (int, float)) or not 0 <= raw_weight < 1:
             raise ValueError(f"raw_weight must be at least 0 and below 1, but got {raw_weight!r}.")
+        if mixing not in MIXINGS:
+            raise ValueError(f"mixing must be one of {', '.join(map(repr, MIXINGS))}, but got {mixing!r}.")
+        if raw_weight and mixing == ADD and steps_per_level:
+            raise ValueError(
+                "a trained flow permutes the coordinates, so that its latents cannot be added to the embeddings. Take "
+                "mixing='concatenate', or a linear map (front=True, levels=1, steps_per_level=0)."
+            )
         self.embedding_dimension = embedding_dimension
         self.levels = levels
         self.steps_per_level = steps_per_level
@@ -98,6 +115,7 @@ class FlowLayer(MapLayer):
         self.coupling = coupling
         self.act_norm = act_norm
         self.raw_weight = float(raw_weight)
+        self.mixing = mixing
         self.flow = Glow(embedding_dimension, levels, steps_per_level, hidden_width, coupling, act_norm)
         self.affine = FrozenAffine(embedding_dimension) if front else None
         # Root mean square standard deviation of the embeddings that the flow was initialised on; 0 in dead dimensions.
@@ -120,12 +138,12 @@ class FlowLayer(MapLayer):
         return self.affine is not None
 
     def get_embedding_dimension(self) -> int:
-        return 2 * self.embedding_dimension if self.raw_weight else self.embedding_dimension
+        return 2 * self.embedding_dimension if self.raw_weight and self.mixing != ADD else self.embedding_dimension
 
     def forward(
         self, features: dict[str, Tensor | Any], return_log_det: bool = False, noise: float = 0.0, **kwargs: Any
     ) -> dict[str, Tensor | Any]:
-        """Replace ``features["sentence_embedding"]``, x of shape (n, d), by z = f(x), or by x and z (``raw_weight``).
+        """Replace ``features["sentence_embedding"]``, x (n, d), by z = f(x), or by a mixture of both (``raw_weight``).
 
         Args:
             features: the pipeline's features.
@@ -162,10 +180,12 @@ class FlowLayer(MapLayer):
         return z, log_det + term
 
     def _output(self, x: Tensor, z: Tensor) -> Tensor:
-        """What the layer writes: the latents, or with a ``raw_weight`` both, each at unit length."""
+        """What the layer writes: the latents, or with a ``raw_weight`` a mixture of both, each at unit length."""
         if not self.raw_weight:
             return z
         x, z = nn.functional.normalize(x, dim=-1), nn.functional.normalize(z, dim=-1)
+        if self.mixing == ADD:
+            return torch.lerp(z, x, self.raw_weight)
         return torch.cat([self.raw_weight**0.5 * x, (1 - self.raw_weight) ** 0.5 * z], dim=-1)
 
     def set_front(self, matrix: Tensor, mean: Tensor, covariance_share: Tensor | None = None) -> None:
@@ -236,7 +256,7 @@ class FlowLayer(MapLayer):
 
     @torch.no_grad()
     def outputs(self, embeddings: Any) -> Tensor:
-        """What the layer writes for embeddings (n, d), float32: the latents, or with a ``raw_weight`` both, (n, 2 d).
+        """What the layer writes for embeddings (n, d), float32: the latents, or with a ``raw_weight`` the mixture.
 
         Raises:
             ValueError: wrong shape, NaN or infinite values.

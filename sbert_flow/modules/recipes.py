@@ -14,7 +14,7 @@ class Recipe:
     """A flow's shape and how to train it.
 
     Attributes:
-        levels, steps_per_level, hidden_width, coupling, act_norm, front, raw_weight: arguments of
+        levels, steps_per_level, hidden_width, coupling, act_norm, front, raw_weight, mixing: arguments of
             :class:`sbert_flow.FlowLayer`.
         nuisance_weight: c of the surface map, :func:`sbert_flow.flows.surface_matrix`; only with a front.
         batch_size: rows in a step.
@@ -32,6 +32,7 @@ class Recipe:
     act_norm: bool = True
     front: bool = False
     raw_weight: float = 0.0
+    mixing: str = "concatenate"
     nuisance_weight: float = 0.0
     batch_size: int = 128
     learning_rate: float = 1e-3
@@ -50,6 +51,7 @@ class Recipe:
             "act_norm": self.act_norm,
             "front": self.front,
             "raw_weight": self.raw_weight,
+            "mixing": self.mixing,
         }
 
 
@@ -64,8 +66,10 @@ RECIPES = {
     "surface-flow": Recipe(
         levels=1, steps_per_level=3, act_norm=False, front=True, nuisance_weight=5.0, noise=0.3, average_decay=0.99
     ),
-    # Both spaces side by side, for encoders that are good already.
-    "mix": Recipe(levels=1, steps_per_level=0, act_norm=False, front=True, nuisance_weight=10.0, raw_weight=0.5),
+    # Both spaces added, for encoders that are good already.
+    "mix": Recipe(
+        levels=1, steps_per_level=0, act_norm=False, front=True, nuisance_weight=10.0, raw_weight=0.6, mixing="add"
+    ),
 }
 """The recipes by name."""
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -202,3 +203,21 @@ def test_missing_matplotlib_gives_the_pip_line(comparison, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'sbert-flow\[plot\]'"):
         plot_comparison(comparison, tmp_path / "x.png")
+
+
+def test_text_of_another_domain_gives_one_warning(tiny_encoder, tasks):
+    code = [f"def f{i}(x): return x[{i}] * {i % 7} + y{i % 5} ** {i % 3}" for i in range(300)]
+    with pytest.warns(UserWarning, match=r"surface on mean \d.*another domain") as caught:
+        result = compare(tiny_encoder, tasks, code, poolings=["mean"], methods=["raw", "surface", "mix"])
+    assert sum("another domain" in str(warning.message) for warning in caught) == 1
+    assert result.row("mean", "raw").shift is None and result.row("mean", "surface").shift > 0.1
+
+
+def test_text_of_the_same_domain_gives_none(tiny_encoder, tasks):
+    sentences = sentences_of(tasks)
+    half = [SentencePairs(p.name, p.sentences1[::2], p.sentences2[::2], p.scores[::2], p.subsets[::2]) for p in tasks]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        result = compare(tiny_encoder, half, sentences, poolings=["mean"], methods=["surface"])
+    assert abs(result.row("mean", "surface").shift) < 0.1
+    assert compare(tiny_encoder, half, poolings=["mean"], methods=["surface"]).rows[0].shift is None

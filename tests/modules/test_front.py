@@ -64,8 +64,20 @@ def test_raw_weight_mixes_the_cosines(weight: float) -> None:
     assert z.shape == x.shape and layer.log_prob(x).shape == (300,)
 
 
-def test_zero_embedding_stays_finite_beside_its_latents() -> None:
-    layer, _ = fitted(0, raw_weight=0.5)
+def test_adding_keeps_the_width() -> None:
+    layer, x = fitted(0, raw_weight=0.6, mixing="add")
+    out = layer({"sentence_embedding": x})["sentence_embedding"]
+    assert out.shape == x.shape and layer.get_embedding_dimension() == WIDTH
+    z = layer.latents(x)
+    torch.testing.assert_close(out, 0.6 * x / x.norm(dim=1, keepdim=True) + 0.4 * z / z.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(layer.inverse(z), x, atol=1e-3, rtol=1e-4)
+    raw, _ = fitted(0)
+    torch.testing.assert_close(layer.log_prob(x), raw.log_prob(x))
+
+
+@pytest.mark.parametrize("mixing", ["add", "concatenate"])
+def test_zero_embedding_stays_finite_beside_its_latents(mixing: str) -> None:
+    layer, _ = fitted(0, raw_weight=0.5, mixing=mixing)
     assert torch.isfinite(layer.outputs(torch.zeros(1, WIDTH))).all()
 
 
@@ -77,6 +89,8 @@ def test_zero_embedding_stays_finite_beside_its_latents() -> None:
         ({"raw_weight": 1.0}, "raw_weight must be"),
         ({"raw_weight": -0.1}, "raw_weight must be"),
         ({"raw_weight": "half"}, "raw_weight must be"),
+        ({"mixing": "blend"}, "mixing must be one of 'concatenate', 'add', but got 'blend'"),
+        ({"raw_weight": 0.5, "mixing": "add"}, "a trained flow permutes the coordinates"),
     ],
 )
 def test_bad_arguments(arguments: dict, message: str) -> None:
