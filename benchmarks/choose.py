@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -129,6 +130,16 @@ def summary(rows: list[dict[str, Any]]) -> None:
     def follow(chosen: list[str]) -> np.ndarray:
         return np.array([lost[method][index] for index, method in enumerate(chosen)])
 
+    print("\nencoder | spaces | raw | as advised | best of the methods | mean regret | worst | advice")
+    for encoder in dict.fromkeys(row["encoder"] for row in rows):
+        own = [row for row in rows if row["encoder"] == encoder]
+        best = np.mean([max(row[method] for method in METHODS) for row in own])
+        regret = np.array([row["regret"] for row in own])
+        advice = ", ".join(f"{name} {count}" for name, count in Counter(row["advice"] for row in own).items())
+        print(
+            f"{encoder} | {len(own)} | {np.mean([row['raw'] for row in own]):.1f} | {best - regret.mean():.1f} | "
+            f"{best:.1f} | {regret.mean():.2f} | {regret.max():.2f} | {advice}"
+        )
     rules = {
         "advice": np.array([row["regret"] for row in rows]),
         **{f"always {method}": lost[method] for method in METHODS},

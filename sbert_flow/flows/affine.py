@@ -29,6 +29,12 @@ class FrozenAffine(Bijection):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("log_abs_det", torch.zeros(()))
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the map is another one than the identity."""
+        eye = torch.eye(len(self.mean), device=self.mean.device)
+        return bool(self.mean.any()) or not torch.equal(self.matrix, eye)
+
     def extra_repr(self) -> str:
         return str(len(self.mean))
 

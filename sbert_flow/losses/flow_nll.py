@@ -34,11 +34,14 @@ class FlowNLLLoss(nn.Module):
         model: a SentenceTransformer with one FlowLayer.
         init_sentences: sentences to initialise the flow from (at least 16 different ones; up to 4,096 are used). A
             flow that is already initialised is not touched.
+            A layer with a front must have it set, by :func:`sbert_flow.fit_flow` or :meth:`FlowLayer.set_front`: it is
+            estimated from edited sentences, which a loss does not see. It stays as it is; the flow behind it trains.
         noise: standard deviation of Gaussian noise on the embeddings in training, in units of their root mean square
             standard deviation; .5 in recipe "noise", 0 in recipe "paper".
 
     Raises:
-        ValueError: the model has no FlowLayer; the flow is uninitialised and no sentences were given; too few
+        ValueError: the model has no FlowLayer, or one without trained steps or with a front that was never set; the
+            flow is uninitialised and no sentences were given; too few
             sentences; noise below 0.
 
     Inputs:
@@ -55,6 +58,7 @@ class FlowNLLLoss(nn.Module):
         if not noise >= 0:
             raise ValueError(f"noise must be at least 0, but got {noise!r}.")
         _, layer = split_at_flow(model)
+        _check_trainable(layer)
         if not layer.initialized and init_sentences is None:
             raise ValueError(
                 "the FlowLayer is not initialised. Give the loss init_sentences, a sample of the training text, or "
@@ -111,3 +115,13 @@ class FlowNLLLoss(nn.Module):
                 if isinstance(part, PreTrainedModel) and getattr(part, "_require_grads_hook", None) is not None:
                     part.disable_input_require_grads()
         return layer
+
+
+def _check_trainable(layer: FlowLayer) -> None:
+    if layer.steps_per_level == 0:
+        raise ValueError("this FlowLayer is a linear map without trained steps. Fit it with sbert_flow.fit_flow.")
+    if layer.affine is not None and not layer.affine.is_set:
+        raise ValueError(
+            "the front of this FlowLayer was never set, and a loss cannot estimate it: that takes edited sentences. "
+            "Call sbert_flow.fit_flow(model, sentences, recipe='surface-flow') first, or layer.set_front(...)."
+        )

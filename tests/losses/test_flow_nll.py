@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -116,6 +117,36 @@ class TestValue:
         loss = FlowNLLLoss(model, sentences, noise=0.25)
         assert loss.get_config_dict() == {"noise": 0.25}
         assert "emnlp" in loss.citation
+
+
+class TestFront:
+    def test_the_flow_behind_it_trains_and_the_loss_is_its_density(self, tiny_encoder, sentences):
+        model = build_model(tiny_encoder, recipe="surface-flow")
+        fit_flow(model, sentences[:200], recipe="surface-flow", show_progress_bar=False)
+        layer, front = model[-1], model[-1].affine.matrix.clone()
+        loss = FlowNLLLoss(model, noise=0.3)
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+        before = weights(model)
+        for start in (0, 32):
+            optimizer.zero_grad()
+            model.train()
+            loss([model.preprocess(sentences[start : start + 32])]).backward()
+            optimizer.step()
+        assert torch.equal(layer.affine.matrix, front)
+        assert changed(before, weights(model))
+        model.eval()
+        x = encoder_before_flow(model).encode(sentences[:32], convert_to_tensor=True)
+        with torch.no_grad():
+            value = loss([model.preprocess(sentences[:32])])
+        torch.testing.assert_close(value, -layer.log_prob(x).mean() / (32 * math.log(2)), atol=1e-4, rtol=1e-5)
+
+    def test_one_that_was_never_set_is_refused(self, tiny_encoder, sentences):
+        with pytest.raises(ValueError, match="front of this FlowLayer was never set"):
+            FlowNLLLoss(build_model(tiny_encoder, recipe="surface-flow"), sentences)
+
+    def test_a_linear_map_has_nothing_to_train(self, tiny_encoder, sentences):
+        with pytest.raises(ValueError, match="without trained steps"):
+            FlowNLLLoss(build_model(tiny_encoder, recipe="surface"), sentences)
 
 
 class TestConstruction:
