@@ -16,7 +16,7 @@ from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import stop_at_signal
 from sbert_flow.fitting.progress import Progress
-from sbert_flow.fitting.sampling import ShuffledRows, read_rows, sample_rows
+from sbert_flow.fitting.sampling import HELD_OUT_FROM, ShuffledRows, read_rows, sample_rows
 from sbert_flow.flows.gradient import gradient_function
 from sbert_flow.losses import FlowAdamW, FlowNLLLoss
 from sbert_flow.losses.averaging import average_weight
@@ -84,7 +84,8 @@ def train_flow(
 ) -> list[dict[str, Any]]:
     """Initialise the layer on a sample of the embeddings and train it on all of them, from scratch.
 
-    With several processes each takes its share of every batch, and all end with the same weights.
+    With several processes each takes its share of every batch, and all end with the same weights. From 1,000 rows on,
+    one in 20 is kept out of the batches, so that the likelihood of text can be compared with theirs.
 
     Args:
         layer: the layer to fit, in place; on an error or an interrupt it is left as it was.
@@ -195,7 +196,8 @@ class _Loop:
         )
         self.gradient = gradient_function(self.layer.flow)
         self.averages = [values.clone() for values in self.flat.flat]
-        self.rows = ShuffledRows(self.embeddings, self.batch_size, self.generator, self.device)
+        keep_out = len(self.embeddings) >= HELD_OUT_FROM
+        self.rows = ShuffledRows(self.embeddings, self.batch_size, self.generator, self.device, keep_out)
 
     def _tensors(self) -> dict[str, Tensor]:
         """What the steps change, beside the weights: the running average and the optimiser's moments."""

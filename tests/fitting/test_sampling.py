@@ -8,7 +8,7 @@ import torch
 
 from sbert_flow.fitting import sampling
 from sbert_flow.fitting.embedding_set import EmbeddingSet
-from sbert_flow.fitting.sampling import ShuffledRows, read_rows, sample_rows
+from sbert_flow.fitting.sampling import ShuffledRows, held_out, read_rows, sample_rows
 
 ROWS, WIDTH, BATCH = 1000, 2, 48
 CPU = torch.device("cpu")
@@ -38,6 +38,15 @@ def test_each_pass_has_every_row_once(embeddings) -> None:
     for number in range(3):
         assert torch.equal(drawn[number * ROWS : (number + 1) * ROWS].sort().values, torch.arange(ROWS))
     assert not torch.equal(drawn[:ROWS], drawn[ROWS : 2 * ROWS])
+
+
+def test_held_out_rows_never_come_and_the_others_do(embeddings) -> None:
+    rows = ShuffledRows(embeddings, BATCH, torch.Generator().manual_seed(0), CPU, without_held_out=True)
+    kept = torch.arange(ROWS)[~held_out(torch.arange(ROWS))]
+    assert 0.93 * ROWS < len(kept) < 0.97 * ROWS
+    drawn = torch.cat([rows.take()[:, 0] for _ in range(2 * ROWS // BATCH + 1)]).long()
+    assert torch.equal(drawn[: len(kept)].sort().values, kept)
+    assert torch.equal(drawn[len(kept) : 2 * len(kept)].sort().values, kept)
 
 
 def test_batches_of_a_sorted_file_look_like_the_whole(embeddings) -> None:
