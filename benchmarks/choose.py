@@ -155,6 +155,18 @@ def summary(rows: list[dict[str, Any]]) -> None:
         print(f"{rule} | mean {regret.mean():.2f} | worst {regret.max():.2f} | {np.mean(regret <= 1.0):.0%}")
     above = [f"{row['encoder']} {row['pooling']} {row['regret']:.1f}" for row in rows if row["regret"] > 1.0]
     print("advice above 1.0: " + ("; ".join(above) or "none"))
+    print("\nencoder | best pooling, as advised | pooling with the largest view separation | mean pooling")
+    losses = []
+    for encoder in dict.fromkeys(row["encoder"] for row in rows):
+        own = {row["pooling"]: row.get(row["advice"], row["raw"]) for row in rows if row["encoder"] == encoder}
+        if len(own) > 1:
+            separated = max((row for row in rows if row["encoder"] == encoder), key=lambda row: row["view_separation"])
+            chosen = [max(own, key=own.__getitem__), separated["pooling"], *(["mean"] if "mean" in own else [])]
+            print(f"{encoder} | " + " | ".join(f"{name} {own[name]:.1f}" for name in chosen))
+            losses.append(own[chosen[0]] - own[chosen[1]])
+    print(
+        f"the pooling with the largest separation loses {np.mean(losses):.2f} on average, {np.max(losses):.2f} at most"
+    )
     separation = np.array([row["view_separation"] for row in rows])
     flat = np.array([row["participation_ratio"] > MIX_RATIO for row in rows])
     names = np.array([row["encoder"] for row in rows])

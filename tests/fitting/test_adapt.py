@@ -80,7 +80,7 @@ def test_adapting_the_covariance_is_the_map_with_half_of_each() -> None:
 
 
 def test_percentiles_of_new_text_of_the_same_kind_are_uniform() -> None:
-    """A flow that learnt its text by heart finds it too likely (.68 here): it is compared with rows it has not seen."""
+    """A flow that learnt its text by heart finds it too likely (.68 here): rows that it has not seen count."""
     x = torch.randn(3000, 48, generator=torch.Generator().manual_seed(4)) * torch.linspace(0.2, 2, 48)
     layer = fit_flow(embeddings=x[:1000], recipe="paper", epochs=20).layer
     places = layer.percentile(layer.log_prob(x[1000:])) / 100
