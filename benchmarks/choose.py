@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for the picture (needs matplotlib)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task)]
     sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences))
     random.Random(0).shuffle(sentences)  # as advise does: neighbours must not be paraphrases
     chosen, views = viewed(sentences, None, seed=0, count=options.edited)

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for all scores")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task)]
     sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences))
     texts = {(n, draw): random.Random(draw).sample(sentences, n) for n in SIZES for draw in range(options.draws)}
     texts[len(sentences), 0] = random.Random(0).sample(sentences, len(sentences))

@@ -32,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--random", nargs="+", default=[], metavar="LxD", help="adds the first one with L layers of D random weights"
     )
     parser.add_argument("--pooling", action="append", help="default: every layer, and all named ones")
+    parser.add_argument("--task", action="append", help="task; may be repeated; default the seven")
     parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
 
 
