@@ -120,7 +120,7 @@ class MapLayer(Module):
                 'no meaning. Set model.similarity_fn_name = "cosine".',
                 stacklevel=2,
             )
-        describe_in_card(model)
+        describe_in_card(model, self.map_name)
 
     def _wrong_width(self, got: int) -> str:
         name = type(self).__name__

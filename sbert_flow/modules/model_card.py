@@ -17,6 +17,18 @@ CITATION = """@inproceedings{li-etal-2020-sentence,
 }
 """
 
+WHITENING_CITATION = """@article{su-etal-2021-whitening,
+    title = "Whitening Sentence Representations for Better Semantics and Faster Retrieval",
+    author = "Su, Jianlin and Cao, Jiarun and Liu, Weijie and Ou, Yangyiwen",
+    journal = "arXiv preprint arXiv:2103.15316",
+    year = "2021",
+    url = "https://arxiv.org/abs/2103.15316",
+}
+"""
+
+CITATIONS = {"flow": ("BERT-flow", CITATION), "whitening": ("BERT-whitening", WHITENING_CITATION)}
+"""Key and entry for each kind of map."""
+
 
 @dataclass
 class FlowModelCardData(SentenceTransformerModelCardData):
@@ -65,14 +77,15 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         )
 
 
-def describe_in_card(model: Any) -> None:
-    """Make the model's card say how to load it, whom to cite and what it is."""
+def describe_in_card(model: Any, map_name: str) -> None:
+    """Make the model's card say how to load it, whom to cite for its map ("flow" or "whitening") and what it is."""
     card = model.model_card_data
     if type(card) is SentenceTransformerModelCardData:  # a user's own subclass is left as it is
         card.__class__ = FlowModelCardData
     if isinstance(card, FlowModelCardData):
-        card.add_tags(["sbert-flow", "bert-flow"])
-        card.citations.setdefault("BERT-flow", CITATION)
+        key, entry = CITATIONS[map_name]
+        card.add_tags(["sbert-flow", key.lower()])
+        card.citations.setdefault(key, entry)
 
 
 def describe_fit(model: Any, text: str | None, rows: int) -> None:

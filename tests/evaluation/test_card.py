@@ -65,7 +65,8 @@ def test_training_text_stays_out_of_the_card(tiny_encoder, sentences, folder):
 
 def test_the_card_says_what_the_map_was_fitted_on(tiny_encoder, sentences, tmp_path):
     (tmp_path / "news.txt").write_text("\n".join(sentences))
-    for recipe in ("noise", "whitening"):
+    cited = {"noise": "li-etal-2020-sentence", "whitening": "su-etal-2021-whitening"}
+    for recipe, entry in cited.items():
         app(
             ["fit", tiny_encoder, "--text", str(tmp_path / "news.txt"), "--output", str(tmp_path / recipe),
              "--recipe", recipe],
@@ -74,3 +75,4 @@ def test_the_card_says_what_the_map_was_fitted_on(tiny_encoder, sentences, tmp_p
         text = (tmp_path / recipe / "README.md").read_text()
         assert f"{len(set(sentences)):,} distinct sentences of news.txt" in text and str(tmp_path) not in text
         assert "index a vector store anew" in text
+        assert [other for other in cited.values() if other in text] == [entry]
