@@ -70,9 +70,9 @@ def fit(
         result: FitResult | WhiteningResult
         try:
             if recipe == WHITENING:
-                if not first:  # one pass that one process makes
-                    return
-                result = fit_whitening(model, sentences, batch_size=batch_size)
+                result = fit_whitening(
+                    model, sentences, batch_size=batch_size, store=store, dtype=dtype, bf16=bf16, progress=progress
+                )
             else:
                 result = fit_flow(
                     model, sentences, recipe=recipe, epochs=epochs, batch_size=batch_size, seed=seed, store=store,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from sbert_flow.fitting import distributed
+from sbert_flow.fitting.files import write_json
+from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import nuisance_moment, viewed
 from sbert_flow.flows import live_dimensions
 from sbert_flow.measures import effective_rank, iso_score, mean_cosine, participation_ratio, view_separation
@@ -33,6 +40,11 @@ LEAVE_ABOVE = 8.5
 
 MIX_RATIO = 70
 """Participation ratio above which mixing gained more than replacing."""
+
+LEAVE = "leave"
+
+RULE = [SAMPLE, VIEWED, LEAST_TEXT, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO]
+"""Advice that a store keeps is given again while these are the same."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,23 @@ def advise_sample(
     return decide({**measures, "sentences": sentences, "truncated": _truncated(encoder, sample)})
 
 
+def advise_store(store: EmbeddingStore, encoder: SentenceTransformer, seed: int, batch_size: int) -> Advice:
+    """The advice of :func:`advise` on a store's text; kept in the store, and the same on every rank."""
+    return distributed.decided_by_first(lambda: _kept_advice(store, encoder, seed, batch_size))
+
+
+def _kept_advice(store: EmbeddingStore, encoder: SentenceTransformer, seed: int, batch_size: int) -> Advice:
+    key = hashlib.sha256(json.dumps([encoder_fingerprint(encoder), seed, RULE]).encode()).hexdigest()[:16]
+    path = store.folder / f"advice-{key}.json"
+    if path.is_file():
+        return Advice(**json.loads(path.read_text("utf-8")))
+    sample = store.at(store.sample(SAMPLE, seed))
+    random.Random(seed).shuffle(sample)  # it comes in the text's order
+    advice = advise_sample(encoder, sample, len(store), seed=seed, batch_size=batch_size)
+    write_json(path, asdict(advice))
+    return advice
+
+
 def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The measures behind the advice.
 
@@ -137,7 +166,7 @@ def decide(measures: dict[str, float]) -> Advice:
     start = f"an edited sentence lies {separation:.1f} standard deviations above random pairs"
     if separation >= LEAVE_ABOVE:
         reason = f"{start}; above {LEAVE_ABOVE:g}, all maps lost. This encoder is good as it is."
-        return Advice("leave", None, reason, measures)
+        return Advice(LEAVE, None, reason, measures)
     if separation >= FLOW_BELOW:
         reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, recipe 'mix' is the safe gain."
         return Advice("mix", "mix", reason, measures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -36,6 +36,20 @@ def from_first(value: Any = None) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def decided_by_first(decide: Callable[[], Any]) -> Any:
+    """What ``decide`` gives on rank 0, on every rank; an error that it raises there is raised on every rank."""
+    value, error = None, None
+    if rank() == 0:
+        try:
+            value = decide()
+        except Exception as raised:
+            error = raised
+    value, error = from_first((value, error))
+    if error is not None:
+        raise error
+    return value
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import random
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,14 +18,14 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.advise import SAMPLE, Advice, advise_sample
-from sbert_flow.fitting.calibration import note_fit
+from sbert_flow.fitting.advise import LEAVE, Advice, advise_store
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
-from sbert_flow.fitting.interrupt import terminate_as_interrupt
-from sbert_flow.fitting.progress import Progress
+from sbert_flow.fitting.interrupt import resumable
+from sbert_flow.fitting.progress import Progress, progress_of
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import check_nuisance, nuisance_of_store, surface_front
+from sbert_flow.fitting.temporary import store_folder
 from sbert_flow.fitting.train import train_flow
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import encoder_before_flow, replace_flow, split_at_flow
@@ -87,7 +85,8 @@ def fit_flow(
 
     What is fitted is what :func:`sbert_flow.advise` finds best for the model's embeddings of the text, in a new layer
     that takes the place of the model's; where it finds that the encoder should be left alone, the fit stops and says
-    so. Name a recipe to fit that one instead, in the model's own layer.
+    so. Name a recipe to fit that one instead: in the model's own layer, whatever its levels, steps and widths, unless
+    that is another kind of map (front, linear, mixed) than the recipe fits; then in a new one.
 
     The layer is fitted from scratch, whatever it held, with the same result for the same seed on the same CPU. On an
     error or an interrupt it is left as it was. Memory does not grow with the text: sentences are read as a stream, and
@@ -133,30 +132,27 @@ def fit_flow(
     if not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
     check_dtype(dtype)
-    if recipe == AUTO and embeddings is not None:
-        recipe = WITHOUT_SENTENCES
-    layer = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
     if recipe != AUTO:
-        _check_front(layer, recipe)
-    if progress is None:
-        progress = Progress({None: None, True: "bar", False: "quiet"}[show_progress_bar])
-    if distributed.rank() > 0:
-        progress = Progress("quiet")
+        get_recipe(recipe)  # a wrong name is found before any work
+    own = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
+    progress = progress_of(progress, show_progress_bar)
     start = time.perf_counter()
     with ExitStack() as stack:
+        checkpoint = None
         if embeddings is not None:
-            ready = _from_embeddings(layer, embeddings, nuisance, recipe)
-        elif not isinstance(model, SentenceTransformer) or layer is None:
+            ready = _from_embeddings(model, own, embeddings, nuisance, recipe)
+        elif not isinstance(model, SentenceTransformer):
             raise ValueError("encoding sentences needs a SentenceTransformer with a FlowLayer; or give embeddings.")
         else:
-            stack.enter_context(_resumable(store))
-            folder = store or distributed.from_first(stack.enter_context(TemporaryDirectory(prefix="sbert-flow-")))
+            stack.enter_context(resumable(store))
+            folder = stack.enter_context(store_folder(store))
             opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
             encoding = {"dtype": dtype, "batch_size": batch_size, "bf16": bf16}
             ready = _from_sentences(model, opened, recipe, nuisance, edits, seed, encoding)
+            if store:
+                checkpoint = _checkpoint(opened, ready, epochs, seed)
         settings = get_recipe(ready.recipe)
         _check_layer(ready, settings)
-        checkpoint = _checkpoint(opened, ready, settings, epochs, seed) if store and embeddings is None else None
         encoded = time.perf_counter()
         front = None
         if settings.front:
@@ -173,13 +169,12 @@ def fit_flow(
             progress=progress,
             checkpoint=checkpoint,
         )
-        note_fit(ready.layer, ready.embeddings)
         trained = time.perf_counter()
         if checkpoint:
             checkpoint.remove()
-        if ready.advice is not None:
-            replace_flow(model, ready.layer)  # type: ignore[arg-type]
         rows = len(ready.embeddings)
+    if isinstance(model, SentenceTransformer) and ready.layer is not own:
+        replace_flow(model, ready.layer)
     logger.info("Fitted the flow on %d embeddings in %.1f s", rows, trained - encoded)
     return FitResult(ready.layer, history, rows, encoded - start, trained - encoded, ready.recipe, ready.advice)
 
@@ -195,14 +190,17 @@ class _Ready:
     advice: Advice | None = None
 
 
-def _from_embeddings(layer: FlowLayer | None, embeddings: Any, nuisance: Any, recipe: str) -> _Ready:
-    """Check the given embeddings, and make a layer if there is none."""
+def _from_embeddings(model: Any, layer: FlowLayer | None, embeddings: Any, nuisance: Any, recipe: str) -> _Ready:
+    """Check the given embeddings, and make a layer if there is none that fits."""
+    recipe = WITHOUT_SENTENCES if recipe == AUTO else recipe
     settings = get_recipe(recipe)
     if settings.front and nuisance is None:
         raise ValueError(f"recipe {recipe!r} edits sentences: give sentences, or embeddings with their nuisance.")
     if not isinstance(embeddings, EmbeddingSet):
         embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
-    return _Ready(layer or FlowLayer(embeddings.shape[1], **settings.shape), embeddings, nuisance, recipe)
+    if layer is None:
+        layer = FlowLayer(embeddings.shape[1], **settings.shape)
+    return _Ready(_layer_for(recipe, layer, model), embeddings, nuisance, recipe)
 
 
 def _from_sentences(
@@ -215,52 +213,43 @@ def _from_sentences(
     encoding: dict[str, Any],
 ) -> _Ready:
     """Ask for advice if it is wanted, and encode the sentences and, for a front, their views."""
-    encoder, layer = encoder_before_flow(model), split_at_flow(model)[1]
+    encoder = encoder_before_flow(model)
     advice: Advice | None = None
     if recipe == AUTO:
-        sample = store.at(store.sample(SAMPLE, seed))
-        random.Random(seed).shuffle(sample)  # it comes in the text's order
-        advice = advise_sample(encoder, sample, len(store), seed=seed, batch_size=encoding["batch_size"])
+        advice = advise_store(store, encoder, seed, encoding["batch_size"])
         if advice.recipe is None:
-            raise ValueError(f"{advice}\nName a recipe, such as 'mix' or 'noise', to fit one all the same.")
+            other = "mix" if advice.decision == LEAVE else WITHOUT_SENTENCES
+            raise ValueError(f"{advice}\nName a recipe, such as {other!r}, to fit one all the same.")
         recipe = advice.recipe
-        layer = FlowLayer(layer.embedding_dimension, **get_recipe(recipe).shape).to(model.device)
+    layer = _layer_for(recipe, split_at_flow(model)[1], model, of_its_shape=advice is not None)
     if get_recipe(recipe).front and nuisance is None:  # first, since text without words is found out here
         nuisance = nuisance_of_store(store, encoder, edits, seed, **encoding)
     return _Ready(layer, store.embed(encoder, **encoding), nuisance, recipe, advice)
 
 
-def _check_front(layer: FlowLayer | None, recipe: str) -> None:
-    if get_recipe(recipe).front and layer is not None and not layer.front:
+def _layer_for(recipe: str, layer: FlowLayer, model: Any, of_its_shape: bool = False) -> FlowLayer:
+    """The layer itself, or for a model a new one of the recipe's shape where the layer is a map of another kind."""
+    settings = get_recipe(recipe)
+    kinds = [(x.front, x.steps_per_level > 0, x.raw_weight > 0) for x in (layer, settings)]
+    if kinds[0] == kinds[1] and not of_its_shape:
+        return layer
+    if not isinstance(model, SentenceTransformer):
         raise ValueError(
-            f"recipe {recipe!r} needs a FlowLayer with a front. Make the model with "
-            f"build_model(encoder, pooling, recipe={recipe!r})."
+            f"this FlowLayer is another kind of map (front, trained steps, raw weight: {kinds[0]}) than recipe "
+            f"{recipe!r} fits ({kinds[1]}). Leave the layer out for a new one of the recipe's shape."
         )
+    return FlowLayer(layer.embedding_dimension, **settings.shape).to(layer.noise_unit.device).train(layer.training)
 
 
-@contextmanager
-def _resumable(store: str | Path | None) -> Iterator[None]:
-    """Turn SIGTERM into an interrupt, and say that the store keeps what was done."""
-    with terminate_as_interrupt():
-        try:
-            yield
-        except KeyboardInterrupt as interrupt:
-            if store is None:
-                raise
-            raise KeyboardInterrupt(
-                f"Interrupted. The store {store} keeps what was done; the same command continues it."
-            ) from interrupt
-
-
-def _checkpoint(store: EmbeddingStore, ready: _Ready, recipe: Recipe, epochs: int, seed: int) -> Checkpoint:
+def _checkpoint(store: EmbeddingStore, ready: _Ready, epochs: int, seed: int) -> Checkpoint:
     """The checkpoint of this fit: another one for other embeddings, views, settings or shapes."""
     views = None
     if ready.nuisance is not None:
         views = hashlib.sha256(torch.as_tensor(ready.nuisance).cpu().numpy().tobytes()).hexdigest()
     key, shape = ready.embeddings.key, ready.layer.get_config_dict()  # type: ignore[union-attr]
-    settings = [key, views, shape, asdict(recipe), epochs, seed, torch.__version__]
+    settings = [key, views, shape, asdict(get_recipe(ready.recipe)), epochs, seed, torch.__version__]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    return Checkpoint(store.folder / f"training-{digest}.safetensors")
+    return Checkpoint(store.folder / f"training-{distributed.from_first(digest)}.safetensors")
 
 
 def _check_layer(ready: _Ready, recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 Stop = Callable[[], bool]
@@ -20,6 +21,20 @@ def terminate_as_interrupt() -> Iterator[None]:
 
     with _handlers({signal.SIGTERM: handler}):
         yield
+
+
+@contextmanager
+def resumable(store: str | Path | None) -> Iterator[None]:
+    """Turn SIGTERM into an interrupt, and say that the store, if there is one, keeps what was done."""
+    with terminate_as_interrupt():
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            if store is None:
+                raise
+            raise KeyboardInterrupt(
+                f"Interrupted. The store {store} keeps what was done; the same command continues it."
+            ) from interrupt
 
 
 @contextmanager

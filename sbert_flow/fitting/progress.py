@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
+from sbert_flow.fitting import distributed
+
 STYLES = ("bar", "lines", "json", "quiet")
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -95,3 +97,10 @@ class Progress:
             print(json.dumps({"message": message, **record}), file=self.stream, flush=True)
         elif self.style != "quiet":
             print(message, file=self.stream, flush=True)
+
+
+def progress_of(progress: Progress | None, show_progress_bar: bool | None) -> Progress:
+    """The progress that was asked for: a given one, or by the flag; only the first of several processes shows it."""
+    if distributed.rank() > 0:
+        return Progress("quiet")
+    return progress or Progress({None: None, True: "bar", False: "quiet"}[show_progress_bar])

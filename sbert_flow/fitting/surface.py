@@ -134,6 +134,8 @@ def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: f
     """
     seen = moments(embeddings)
     rows, width = embeddings.shape
+    if not seen.std.max() > 0:
+        raise ValueError(f"all {rows} embeddings are equal, so there is nothing to fit. Look at encoder and pooling.")
     shrinkage = width / (width + rows)
     mean_variance = seen.covariance.trace() / width
     total = (1 - shrinkage) * seen.covariance + shrinkage * mean_variance * torch.eye(width, dtype=torch.float64)

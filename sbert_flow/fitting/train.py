@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sbert_flow.fitting import distributed
+from sbert_flow.fitting.calibration import note_fit
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import stop_at_signal
@@ -114,11 +115,14 @@ def train_flow(
     try:
         if layer.steps_per_level == 0:
             _set_front(layer, front, None)
+            note_fit(layer, embeddings)
             return []
         loop = _Loop(layer, embeddings, recipe, front, epochs, seed)
         state = checkpoint.read() if checkpoint else None
         loop.start() if state is None else loop.resume(state)
-        return loop.run(progress or Progress("quiet"), checkpoint)
+        history = loop.run(progress or Progress("quiet"), checkpoint)
+        note_fit(layer, embeddings)
+        return history
     except BaseException:  # an interrupt too
         layer.adaptation = adaptation
         layer.load_state_dict(before)
@@ -207,7 +211,7 @@ class _Loop:
         return tensors
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
-        done = len(self.history) * REPORT_EVERY  # checkpoints are made at reports
+        done = min(len(self.history) * REPORT_EVERY, self.steps)  # checkpoints are made at reports
         if done:
             progress.say(f"Continuing the training at step {done:,} of {self.steps:,}.", step=done, steps=self.steps)
         losses = torch.zeros(REPORT_EVERY, device=self.device)
@@ -220,9 +224,9 @@ class _Loop:
                     if step % REPORT_EVERY == 0 or step == self.steps:
                         self._report(step, losses[: place + 1])
                         stage.advance(place + 1, **{"bits/dim": self.history[-1]})
-                        if checkpoint and step < self.steps:
+                        if checkpoint:
                             stopped = distributed.any_rank(stop(), self.device)
-                            if stopped or step % checkpoint.every == 0:
+                            if stopped or step % checkpoint.every == 0 or step == self.steps:
                                 checkpoint.write(self.state())
                             if stopped:
                                 raise KeyboardInterrupt

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from sbert_flow.fitting.statistics import StreamingMoments
+from sbert_flow.fitting.interrupt import resumable
+from sbert_flow.fitting.progress import Progress, progress_of
+from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.store import EmbeddingStore
+from sbert_flow.fitting.temporary import store_folder
 from sbert_flow.flows import live_dimensions
 from sbert_flow.modules import WhiteningLayer
 from sbert_flow.modules.build import WHITENING
 from sbert_flow.modules.model_card import describe_fit
 from sbert_flow.modules.pipeline import encoder_before_map, split_at_map
-from sbert_flow.modules.validation import MIN_ROWS, check_embeddings, iterate_sentences
-
-CHUNK = 8192
-"""Sentences encoded before their embeddings are dropped; the encoder sorts by length within a chunk."""
+from sbert_flow.modules.validation import MIN_ROWS, check_embeddings
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,12 @@ def fit_whitening(
     shrinkage: float | None = None,
     batch_size: int = 32,
     show_progress_bar: bool | None = None,
+    store: str | Path | None = None,
+    dtype: str = "float32",
+    bf16: bool = False,
+    progress: Progress | None = None,
 ) -> WhiteningResult:
-    r"""Fit the model's WhiteningLayer on unlabelled sentences, in place, in one pass that keeps no embeddings.
+    r"""Fit the model's WhiteningLayer on unlabelled sentences, in place, in one pass over their embeddings on disk.
 
     The covariance is shrunk towards a multiple of the identity,
     :math:`(1 - \rho) \Sigma + \rho \operatorname{tr}(\Sigma) / d \cdot I`, which whitening needs where there are fewer
@@ -76,6 +80,7 @@ def fit_whitening(
         shrinkage: rho, 0 to 1; None takes OAS.
         batch_size: of the encoder.
         show_progress_bar: None shows it on a terminal.
+        store, dtype, bf16, progress: as for :func:`sbert_flow.fit_flow`.
 
     Raises:
         ValueError: no WhiteningLayer, neither or both of sentences and embeddings, too few sentences, items that are
@@ -89,34 +94,32 @@ def fit_whitening(
     if k is not None and model is not None:
         raise ValueError("k is a property of the layer: give it to WhiteningLayer, or leave the model out.")
     layer = model if isinstance(model, WhiteningLayer) or model is None else split_at_map(model, WhiteningLayer)[1]
-    parts: Iterable[Tensor]
+    start = time.perf_counter()
     if embeddings is not None:
         embeddings = check_embeddings(embeddings, layer.embedding_dimension if layer else None, min_rows=MIN_ROWS)
-        parts = embeddings.split(CHUNK)
+        seen = moments(embeddings)
     elif isinstance(model, SentenceTransformer):
-        bar = sys.stderr.isatty() if show_progress_bar is None else show_progress_bar
-        parts = _encoded(encoder_before_map(model), sentences, batch_size, bar)  # type: ignore[arg-type]
+        progress = progress_of(progress, show_progress_bar)
+        with resumable(store), store_folder(store) as folder:
+            opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
+            if len(opened) < MIN_ROWS:
+                raise ValueError(f"at least {MIN_ROWS} different sentences are needed, but got {len(opened)}.")
+            seen = moments(opened.embed(encoder_before_map(model), dtype=dtype, batch_size=batch_size, bf16=bf16))
     else:
         raise ValueError("a SentenceTransformer with a WhiteningLayer is needed to encode sentences.")
     if layer is None:
         layer = WhiteningLayer(embeddings.shape[1], k)
-    start = time.perf_counter()
-    moments = StreamingMoments(layer.embedding_dimension)
-    for part in parts:
-        moments.update(part)
-    if moments.count < MIN_ROWS:
-        raise ValueError(f"at least {MIN_ROWS} different sentences are needed, but got {moments.count}.")
     encoded = time.perf_counter()
-    covariance = moments.covariance
+    covariance = seen.covariance
     live = live_dimensions(covariance.diagonal().sqrt())
     block = covariance[live][:, live]
-    rho = oas_shrinkage(block, moments.count) if shrinkage is None else float(shrinkage)
+    rho = oas_shrinkage(block, seen.count) if shrinkage is None else float(shrinkage)
     # In live dimensions only: shrinkage would raise the dead ones from the dead.
     towards = live.double() * (block.diagonal().mean() if len(block) else 0.0)
-    layer.set_moments(moments.mean, (1 - rho) * covariance + rho * torch.diag(towards))
+    layer.set_moments(seen.mean, (1 - rho) * covariance + rho * torch.diag(towards))
     if isinstance(model, SentenceTransformer):
-        describe_fit(model, None, moments.count)
-    return WhiteningResult(layer, moments.count, rho, encoded - start, time.perf_counter() - encoded)
+        describe_fit(model, None, seen.count)
+    return WhiteningResult(layer, seen.count, rho, encoded - start, time.perf_counter() - encoded)
 
 
 def oas_shrinkage(covariance: Tensor, rows: int) -> float:
@@ -134,19 +137,3 @@ def oas_shrinkage(covariance: Tensor, rows: int) -> float:
     square, trace = float(covariance.square().sum()), float(covariance.trace())
     distance = (rows + 1) * (square - trace**2 / max(1, len(covariance)))
     return 1.0 if distance <= 0 else min(1.0, (square + trace**2) / distance)
-
-
-def _encoded(encoder: SentenceTransformer, sentences: Iterable[str], batch_size: int, bar: bool) -> Iterator[Tensor]:
-    stream = _distinct(sentences)
-    while chunk := list(islice(stream, CHUNK)):
-        yield check_embeddings(
-            encoder.encode(chunk, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=bar)
-        )
-
-
-def _distinct(sentences: Iterable[str]) -> Iterator[str]:
-    seen = set()  # of hashes: eight bytes a sentence, whatever its length
-    for sentence in iterate_sentences(sentences):
-        if hash(sentence) not in seen:
-            seen.add(hash(sentence))
-            yield sentence

@@ -297,7 +297,7 @@ class FlowLayer(MapLayer):
     def note_fit(self, center: Tensor, log_probs: Tensor) -> None:
         """Keep what later text is compared with: mean (d,) and log densities (n,) of the fitted embeddings."""
         self.center.copy_(center)
-        ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES).round().long()
+        ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES, dtype=torch.float64).round().long()
         self.log_prob_quantiles.copy_(log_probs.sort().values[ranks])
 
     @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sbert_flow.fitting import distributed, embedding_set, fit_flow
+from sbert_flow.fitting.advise import Advice
 from sbert_flow.modules.pipeline import split_at_flow
 from tests.fitting.quick_encoder import quick_model, quick_sentences
 
@@ -34,6 +36,12 @@ def fit(folder: Path, rank: int = 0, size: int = 1, port: int = 0) -> None:
             show_progress_bar=False,
         )  # fmt: skip
         save_file(split_at_flow(model)[1].state_dict(), folder / f"layer{rank}.safetensors")
+        if rank:
+            import_module("sbert_flow.fitting.advise").advise_sample = None  # the first alone is asked
+        with pytest.raises(ValueError, match="too little text"):
+            fit_flow(model, SENTENCES[:30] if rank == 0 else iter(()), show_progress_bar=False)
+        advised = distributed.decided_by_first(lambda: Advice("flow", "surface-flow", f"said by {rank}", {}))
+        assert advised.reason == "said by 0"
 
 
 @pytest.fixture(scope="module")

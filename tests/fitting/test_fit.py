@@ -125,6 +125,20 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_rate(space, monkeypatch):
     torch.testing.assert_close(layer.latents(space), before, atol=0, rtol=0)
 
 
+def test_another_kind_of_recipe_gets_a_layer_of_its_own(tiny_encoder, sentences):
+    model = build_model(tiny_encoder, recipe="surface").eval()
+    fit_flow(model, sentences[:100], recipe="surface", show_progress_bar=False)
+    linear = model[-1]
+    result = fit_flow(model, sentences[:100], recipe="noise", show_progress_bar=False)
+    assert model[-1] is result.layer is not linear
+    assert result.layer.initialized and not result.layer.front and not result.layer.training
+    x = encoder_before_flow(model).encode(sentences[:100])
+    assert not np.allclose(result.layer.latents(x), x, atol=0.1)
+    with pytest.raises(ValueError, match=r"another kind of map .* than recipe 'noise' fits"):
+        fit_flow(linear, embeddings=x)
+    assert linear.initialized
+
+
 def test_steps():
     assert number_of_steps(100, 128) == 200
     assert number_of_steps(27_778, 128) == 218

@@ -106,7 +106,7 @@ def test_text_without_words(tiny_encoder: str, text: list[str]) -> None:
 
 def test_bad_use(sentences: list[str]) -> None:
     x = np.random.default_rng(0).normal(size=(50, 4))
-    with pytest.raises(ValueError, match="needs a FlowLayer with a front"):
+    with pytest.raises(ValueError, match="another kind of map"):
         fit_flow(FlowLayer(4), embeddings=x, nuisance=np.eye(4), recipe="surface")
     with pytest.raises(ValueError, match="edits sentences"):
         fit_flow(embeddings=x, recipe="surface")
@@ -114,6 +114,11 @@ def test_bad_use(sentences: list[str]) -> None:
         fit_flow(embeddings=x, nuisance=np.eye(3), recipe="surface")
     with pytest.raises(ValueError, match="finite"):
         fit_flow(embeddings=x, nuisance=np.full((4, 4), np.inf), recipe="surface")
+
+
+def test_embeddings_that_are_all_equal() -> None:
+    with pytest.raises(ValueError, match="embeddings are equal"):
+        fit_flow(embeddings=np.ones((50, 4)), nuisance=np.eye(4), recipe="surface")
 
 
 def test_a_fit_with_other_views_does_not_resume_this_one(tiny_encoder, sentences, tmp_path, monkeypatch):

@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from sbert_flow import build_model
+from sbert_flow.data import sample_sentences
 from sbert_flow.fitting import fit_flow
 from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.progress import Progress
@@ -87,6 +90,38 @@ def test_interrupted_encoding_and_training_of_a_store(tmp_path: Path) -> None:
     first, second = (split_at_flow(model)[1].state_dict() for model in (whole, parts))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not list((tmp_path / "s").rglob("training-*"))
+
+
+def test_interrupted_behind_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after the training may be interrupted too: nothing of it is done again."""
+    parts, whole = quick_model(), quick_model()
+    before = {name: value.clone() for name, value in split_at_flow(parts)[1].state_dict().items()}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="keeps what was done"):
+        patch.setattr("sbert_flow.fitting.train.note_fit", lambda *args: os.kill(os.getpid(), signal.SIGTERM))
+        fit_flow(parts, SENTENCES, recipe="noise", store=tmp_path / "s", show_progress_bar=False)
+    assert all(torch.equal(value, before[name]) for name, value in split_at_flow(parts)[1].state_dict().items())
+    said = io.StringIO()
+    fit_flow(parts, SENTENCES, recipe="noise", store=tmp_path / "s", progress=Progress("json", said))
+    assert '"step": 200, "steps": 200' in said.getvalue()
+    fit_flow(whole, SENTENCES, recipe="noise", show_progress_bar=False)
+    first, second = (split_at_flow(model)[1].state_dict() for model in (whole, parts))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_kept_advice_is_not_asked_for_again(minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = sample_sentences()[:60]
+    first = fit_flow(build_model(minilm, "layer:3"), text, store=tmp_path, show_progress_bar=False)
+    module = import_module("sbert_flow.fitting.advise")  # in the package the name is the function's
+    monkeypatch.setattr(module, "advise_sample", lambda *args, **kwargs: pytest.fail("asked again"))
+    again = fit_flow(build_model(minilm, "layer:3"), text, store=tmp_path, show_progress_bar=False)
+    assert again.advice == first.advice and again.recipe == "surface"
+
+
+def test_several_machines_need_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbert_flow.fitting.distributed.world_size", lambda: 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="several machines need a store"):
+        fit_flow(quick_model(), SENTENCES, recipe="noise", show_progress_bar=False)
 
 
 def test_other_settings_have_another_checkpoint(tmp_path: Path) -> None:

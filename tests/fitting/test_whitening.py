@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import torch
 from sklearn.covariance import OAS
 
-from sbert_flow import WhiteningLayer, build_model, fit_whitening
+from sbert_flow import WhiteningLayer, build_model, fit_flow, fit_whitening
+from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.whitening import oas_shrinkage
 from sbert_flow.modules.pipeline import encoder_before_map
 
@@ -74,11 +77,21 @@ def test_sentences_are_read_as_a_stream_and_count_once(tiny_encoder, sentences):
     np.testing.assert_allclose(model.encode(sentences), fit_whitening(embeddings=x).layer.latents(x), atol=1e-3)
 
 
-def test_chunks_give_the_same_as_one_piece(monkeypatch):
-    x = correlated(500, 12)
-    whole = fit_whitening(embeddings=x).layer
-    monkeypatch.setattr("sbert_flow.fitting.whitening.CHUNK", 64)
-    np.testing.assert_allclose(fit_whitening(embeddings=x).layer.transform, whole.transform, atol=1e-5)
+def test_a_flow_uses_the_embeddings_in_its_store(tiny_encoder, sentences, tmp_path):
+    fit_whitening(
+        build_model(tiny_encoder, recipe="whitening"),
+        sentences,
+        store=tmp_path,
+        dtype="float16",
+        show_progress_bar=False,
+    )
+    [array] = tmp_path.rglob("embeddings-*.npy")
+    said = io.StringIO()
+    fit_flow(
+        build_model(tiny_encoder), sentences, recipe="noise", store=tmp_path, dtype="float16",
+        progress=Progress("json", said),
+    )  # fmt: skip
+    assert list(tmp_path.rglob("embeddings-*.npy")) == [array] and "Encoding" not in said.getvalue()
 
 
 @pytest.mark.parametrize(
