@@ -32,7 +32,7 @@ from sbert_flow.fitting.surface import viewed
 
 RECIPES = ("noise", "surface", "surface-flow", "mix")
 METHODS = ("raw", "whitening", *RECIPES)
-EDITED = 3000
+EDITED = 1000
 """Sentences behind W, as in fit_flow; never more than half of the text here."""
 
 

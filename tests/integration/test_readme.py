@@ -16,5 +16,5 @@ def test_examples_run(minilm, sentences, tmp_path, monkeypatch, capsys):
     namespace: dict = {}
     for block in blocks:
         exec(block.replace("sentence-transformers/all-MiniLM-L6-v2", minilm), namespace)
-    assert "surface flow: an edited sentence lies" in capsys.readouterr().out
+    assert "surface because an edited sentence lies" in capsys.readouterr().out
     assert (tmp_path / "my-model" / "modules.json").is_file()
