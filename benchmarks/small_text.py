@@ -25,7 +25,7 @@ from sbert_flow.fitting.advise import SAMPLE, VIEWED, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 
-RECIPES = ("noise", "surface", "surface-flow", "mix")
+RECIPES = ("noise", "surface", "mix")
 SIZES = (50, 100, 300, 1000)
 BOUND = -0.3
 """A map that loses more than this against the raw space does harm."""
@@ -83,7 +83,7 @@ def scores(
         torch.from_numpy(originals), {name: torch.from_numpy(view) for name, view in views.items()}
     )
     found: dict[str, Any] = {}
-    for recipe in RECIPES:
+    for recipe in dict.fromkeys([*RECIPES, *([advice.recipe] if advice.recipe else [])]):
         layer = fit_flow(embeddings=fit, nuisance=nuisance, recipe=recipe, show_progress_bar=False).layer
         found[recipe] = average(layer.eval().outputs(x).numpy(), tasks, place)
     return {**found, "advice": advice.recipe or advice.decision, "advised": found.get(advice.recipe or "", raw)}

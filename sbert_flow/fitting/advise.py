@@ -20,7 +20,7 @@ from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import nuisance_moment, viewed
 from sbert_flow.flows import live_dimensions
-from sbert_flow.measures import effective_rank, iso_score, mean_cosine, participation_ratio, view_separation
+from sbert_flow.measures import effective_rank, iso_score, mean_cosine, population_participation_ratio, view_separation
 from sbert_flow.modules.pipeline import encoder_of
 from sbert_flow.modules.validation import check_sentences
 
@@ -43,7 +43,7 @@ MIX_RATIO = 70
 
 LEAVE = "leave"
 
-RULE = [SAMPLE, VIEWED, LEAST_TEXT, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO]
+RULE = [2, SAMPLE, VIEWED, LEAST_TEXT, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO]
 """Advice that a store keeps is given again while these are the same."""
 
 
@@ -146,7 +146,7 @@ def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, n
     nuisance = nuisance_moment(torch.from_numpy(originals), {k: torch.from_numpy(v) for k, v in views.items()})
     return {
         "view_separation": view_separation(originals, views),
-        "participation_ratio": participation_ratio(embeddings),
+        "participation_ratio": population_participation_ratio(embeddings),
         "mean_cosine": mean_cosine(embeddings),
         "iso_score": iso_score(embeddings),
         "effective_rank": effective_rank(embeddings),

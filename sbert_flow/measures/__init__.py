@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from sbert_flow.measures.anisotropy import mean_cosine
 from sbert_flow.measures.separation import view_separation
-from sbert_flow.measures.spectrum import effective_rank, eigenvalue_spectrum, iso_score, participation_ratio
+from sbert_flow.measures.spectrum import (
+    effective_rank,
+    eigenvalue_spectrum,
+    iso_score,
+    participation_ratio,
+    population_participation_ratio,
+)
 
 __all__ = [
     "effective_rank",
@@ -12,5 +18,6 @@ __all__ = [
     "iso_score",
     "mean_cosine",
     "participation_ratio",
+    "population_participation_ratio",
     "view_separation",
 ]

@@ -56,6 +56,34 @@ def participation_ratio(embeddings: np.ndarray) -> float:
     return float(np.trace(matrix) ** 2 / np.square(matrix).sum())
 
 
+def population_participation_ratio(embeddings: np.ndarray) -> float:
+    r"""Participation ratio of the text behind a sample: that of a sample of n rows is below n whatever the text's is.
+
+    The trace of the squared covariance is estimated without bias from S, the covariance with divisor n - 1
+    (Srivastava, 2005, for normal rows):
+
+    .. math:: \widehat{\operatorname{tr} T^2} = \frac{(n - 1)^2}{(n - 2)(n + 1)}
+              \left( \operatorname{tr} S^2 - \frac{(\operatorname{tr} S)^2}{n - 1} \right)
+
+    Args:
+        embeddings: shape (n, d), n >= 3.
+
+    Returns:
+        :math:`(\operatorname{tr} S)^2 / \widehat{\operatorname{tr} T^2}`, between 1 and d; d where the estimate is not
+        positive, as it may be by chance in few rows of an isotropic space.
+
+    Raises:
+        ValueError: fewer than three rows, another shape, NaN or infinite values, all rows equal.
+    """
+    n, d = np.shape(embeddings) if np.ndim(embeddings) == 2 else (0, 0)
+    if n < 3:
+        raise ValueError(f"embeddings must have shape (n, d) with n >= 3, but got {np.shape(embeddings)}.")
+    matrix = covariance(embeddings) * n / (n - 1)
+    square = np.trace(matrix) ** 2
+    estimate = (n - 1) ** 2 / ((n - 2) * (n + 1)) * (np.square(matrix).sum() - square / (n - 1))
+    return float(d if estimate <= square / d else min(square / estimate, d))
+
+
 def effective_rank(embeddings: np.ndarray) -> float:
     r"""Effective rank of the covariance (Roy & Vetterli, EUSIPCO 2007): the exponential of its spectrum's entropy,
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import ortho_group
 
-from sbert_flow.measures import effective_rank, eigenvalue_spectrum, iso_score, participation_ratio
+from sbert_flow.measures import (
+    effective_rank,
+    eigenvalue_spectrum,
+    iso_score,
+    participation_ratio,
+    population_participation_ratio,
+)
 
 MEASURES = (eigenvalue_spectrum, participation_ratio, effective_rank, iso_score)
 
@@ -90,3 +96,24 @@ def test_bad_input(measure, bad: np.ndarray, message: str) -> None:
 def test_float16_does_not_overflow() -> None:
     points = (1000 * points_with_variances(VARIANCES)).astype(np.float16)
     assert participation_ratio(points) == pytest.approx(participation_ratio(points.astype(np.float64)))
+
+
+def test_participation_ratio_of_the_population_does_not_depend_on_the_sample() -> None:
+    scales = np.linspace(0.5, 2, 60)
+    expected = np.square(scales**2).sum() ** -1 * (scales**2).sum() ** 2
+    rng = np.random.default_rng(0)
+    for rows in (40, 80, 400):
+        samples = [rng.normal(size=(rows, 60)) * scales + 3 for _ in range(60)]
+        estimates = [population_participation_ratio(x) for x in samples]
+        assert np.median(estimates) == pytest.approx(expected, rel=0.06)
+        assert np.mean([participation_ratio(x) for x in samples]) < expected * rows / (rows + expected / 2)
+
+
+def test_participation_ratio_of_the_population_stays_in_its_range() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        assert 1 <= population_participation_ratio(rng.normal(size=(3, 40))) <= 40
+    line = np.outer(np.arange(10.0), np.ones(5))
+    assert population_participation_ratio(line) == pytest.approx(1, rel=0.3)
+    with pytest.raises(ValueError, match="n >= 3"):
+        population_participation_ratio(np.eye(2))
