@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import tracemalloc
+from itertools import chain, repeat
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +49,22 @@ def test_sizes_of_buckets_make_no_difference(tmp_path, monkeypatch) -> None:
     one = spooled(sentences, tmp_path / "1", monkeypatch, bucket_rows=1000, chunk_rows=1000)
     many = spooled(sentences, tmp_path / "2", monkeypatch, bucket_rows=1, chunk_rows=7)
     assert (one.digest, one.read()) == (many.digest, many.read())
+
+
+def test_memory_does_not_grow_with_duplicates(tmp_path, monkeypatch) -> None:
+    few = [f"sentence {index}" for index in range(100)]
+    sentences = chain(few, repeat("x" * 200, 50_000), ["last"])  # 10 MB of text, 1.2 MB of hashes
+    tracemalloc.start()
+    try:
+        spool = spooled(sentences, tmp_path / "text", monkeypatch, bucket_rows=1000, chunk_rows=1000)
+        assert tracemalloc.get_traced_memory()[1] < 600_000
+        tracemalloc.reset_peak()
+        assert spool.read() == [*few, "x" * 200, "last"]
+        assert tracemalloc.get_traced_memory()[1] < 600_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_nothing_else_is_left(tmp_path, monkeypatch) -> None:
+    spooled(["a", "b", "a"] * 10, tmp_path / "text", monkeypatch)
+    assert sorted(path.name for path in (tmp_path / "text").iterdir()) == ["spans.npy", "text.json", "text.utf8"]
