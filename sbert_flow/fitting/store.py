@@ -22,7 +22,7 @@ from sbert_flow.fitting.files import explained, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import sample_rows
-from sbert_flow.fitting.text_spool import TextSpool, install, spool_text
+from sbert_flow.fitting.text_spool import TextSpool, install, spool_text, well_formed
 from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences
 
 FORMAT = 1
@@ -73,6 +73,9 @@ class EmbeddingStore:
         Raises:
             ValueError: items that are not strings, too few distinct ones, a store of a newer version.
             OSError: the folder cannot be written, is no store, is in use, or the disk is full.
+
+        Warns:
+            UserWarning: some are empty; some hold lone surrogates, which U+FFFD replaces.
         """
         root = Path(folder).expanduser()
         text_folder = None
@@ -289,6 +292,11 @@ def _edited(edit: Callable[[str], str], sentence: str) -> str:
     view = edit(sentence)
     if not isinstance(view, str):
         raise ValueError(f"the edit must return a string, but gave {view!r:.80} for {sentence!r:.80}.")
+    if view != well_formed(view):
+        raise ValueError(
+            f"the edit gave {view!r:.80} for {sentence!r:.80}: no tokenizer takes its lone surrogate (half a "
+            "character). Edit whole characters."
+        )
     return view
 
 

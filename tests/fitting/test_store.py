@@ -209,6 +209,14 @@ class TestBadInput:
         with pytest.raises(ValueError, match="between 0 and 99"):
             store.embed(encoder, rows=[100])
 
+    def test_lone_surrogates(self, tmp_path, encoder) -> None:
+        with pytest.warns(UserWarning, match="1 of the sentences hold surrogates"):
+            store = EmbeddingStore.open(tmp_path / "store", [*SENTENCES, "w1 \ud800 w2"])
+        expected = encoder.encode([*SENTENCES, "w1 \ufffd w2"])
+        np.testing.assert_array_equal(store.embed(encoder).array, expected)
+        with pytest.raises(ValueError, match=r"lone surrogate.*Edit whole characters"):
+            store.embed(encoder, name="cut", edit=lambda sentence: sentence + "\ud83d")
+
     def test_full_disk_before_the_work(self, store, encoder, monkeypatch) -> None:
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

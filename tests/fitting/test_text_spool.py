@@ -32,9 +32,26 @@ def test_first_occurrences_in_their_order(tmp_path_factory, sentences: list[str]
     assert spool.read_rows(rows) == [expected[row] for row in rows]
 
 
-def test_text_that_is_not_proper_unicode_survives(tmp_path, monkeypatch) -> None:
-    sentences = ["a\ud800b", "line\nbreak", "", "nul\0"]
+def test_any_character_survives(tmp_path, monkeypatch) -> None:
+    sentences = ["line\nbreak", "", "nul\0", "\ufeffmark", "\U0001f600", "\ufffd"]
     assert spooled(sentences, tmp_path / "text", monkeypatch).read() == sentences
+
+
+def test_lone_surrogates_are_replaced_with_one_warning(tmp_path, monkeypatch) -> None:
+    broken = ["good", "a\ud800b", "\udc00", "a\udfffb", "a pair: \ud83d\ude00"]
+    with pytest.warns(UserWarning, match=r"^4 of the sentences hold surrogates.*item 1, 'a\\ud800b'") as seen:
+        spool = spooled(broken, tmp_path / "text", monkeypatch)
+    assert len(seen) == 1
+    assert spool.read() == ["good", "a\ufffdb", "\ufffd", "a pair: \U0001f600"]
+    assert spooled(spool.read(), tmp_path / "again", monkeypatch).digest == spool.digest
+
+
+def test_a_spool_of_before_with_surrogates_can_be_read(tmp_path, monkeypatch) -> None:
+    spool = spooled(["a???b", "c"], tmp_path / "text", monkeypatch)
+    text = tmp_path / "text" / "text.utf8"
+    text.write_bytes(text.read_bytes().replace(b"???", "\ud800".encode("utf-8", "surrogatepass")))
+    assert spool.read(1) == ["c"]
+    assert spool.read(0, 1)[0].encode()
 
 
 @pytest.mark.parametrize("other", [["b", "a"], ["a"], ["a", "b", "c"], ["ab", ""]])
