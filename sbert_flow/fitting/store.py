@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
 from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
-from sbert_flow.fitting.files import explained, write_json
+from sbert_flow.fitting.files import Source, explained, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import sample_rows
@@ -80,15 +80,15 @@ class EmbeddingStore:
         root = Path(folder).expanduser()
         text_folder = None
         if distributed.rank() == 0:
-            with explained(root, "writing the store"):
+            source = Source(iterate_sentences(sentences))
+            with explained(root, "writing the store", kept=False, source=source):
                 _check_root(root)
                 with _lock(root):
                     incoming = root / "incoming"
                     if incoming.exists():  # of a process that was killed
                         shutil.rmtree(incoming)
                     try:
-                        stream = iterate_sentences(sentences)
-                        summary = spool_text(stream, incoming)
+                        summary = spool_text(source, incoming)
                         check_enough(int(summary["rows"]), least)
                         text_folder = root / f"text-{str(summary['digest'])[:16]}"
                         install(incoming, text_folder)
@@ -196,27 +196,34 @@ class EmbeddingStore:
             raise ValueError(
                 f"rows must lie between 0 and {len(self) - 1}, but go from {chosen.min()} to {chosen.max()}."
             )
-        with explained(self.folder, "writing the embeddings"):
-            sets: dict[str, EmbeddingSet] = {}
-            with _lock(self.folder) if distributed.rank() == 0 else nullcontext():
-                for name, head in heads.items():
-                    info = {
-                        "format": FORMAT,
-                        "name": name,
-                        "encoder": encoder_fingerprint(head),
-                        "bf16": bf16,
-                        "edited": edit is not None,
-                        "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
-                    }
-                    path = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
-                    if distributed.rank() == 0:
-                        size = len(self) if chosen is None else len(chosen)
-                        EmbeddingSet.create(path, size, _width(head), dtype, info)
-                    distributed.barrier()
-                    sets[name] = EmbeddingSet(path)
-                self._fill(encoder, list(sets.values()), edit, chosen, batch_size, bf16)
+        sets: dict[str, EmbeddingSet] = {}
+        with ExitStack() as held:
+            if distributed.rank() == 0:
+                with self._explained():
+                    held.enter_context(_lock(self.folder))
+            for name, head in heads.items():
+                info = {
+                    "format": FORMAT,
+                    "name": name,
+                    "encoder": encoder_fingerprint(head),
+                    "bf16": bf16,
+                    "edited": edit is not None,
+                    "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
+                }
+                path = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+                if distributed.rank() == 0:
+                    size, width = len(self) if chosen is None else len(chosen), _width(head)
+                    with self._explained():
+                        EmbeddingSet.create(path, size, width, dtype, info)
                 distributed.barrier()
+                sets[name] = EmbeddingSet(path)
+            self._fill(encoder, list(sets.values()), edit, chosen, batch_size, bf16)
+            distributed.barrier()
         return sets
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Around our own writing, not around encoders and edits: their errors are theirs."""
+        return explained(self.folder, "writing the embeddings")
 
     def _fill(
         self,
@@ -250,7 +257,8 @@ class EmbeddingStore:
                     with np.errstate(over="ignore"):  # what is too large is named just below
                         stored = part.astype(embeddings.info["dtype"])
                     _check_finite(stored, part, numbers, texts)
-                    embeddings.write(number, stored)
+                    with self._explained():
+                        embeddings.write(number, stored)
                 stage.advance(len(window))
 
 

@@ -246,13 +246,40 @@ class TestBadInput:
         np.testing.assert_array_equal(store.embed(encoder).array, quick_encoder().encode(SENTENCES))
         assert encoded[:52] == SENTENCES[48:]
 
+    def test_errors_of_the_text_are_not_ours(self, tmp_path) -> None:
+        def corpus():
+            yield from SENTENCES
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "corpus.txt")
+
+        with pytest.raises(PermissionError, match=r"^\[Errno 13\] Permission denied: 'corpus.txt'$"):
+            EmbeddingStore.open(tmp_path / "store", corpus())
+
+    def test_errors_of_an_edit_are_not_ours(self, store, encoder) -> None:
+        def edit(sentence: str) -> str:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "synonyms.txt")
+
+        with pytest.raises(PermissionError, match=r"^\[Errno 13\] Permission denied: 'synonyms.txt'$"):
+            store.embed(encoder, name="synonyms", edit=edit)
+
+    def test_full_disk_while_text_is_read_keeps_nothing(self, tmp_path, monkeypatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", full)
+            with pytest.raises(OSError, match="disk is full: free some space") as caught:
+                EmbeddingStore.open(tmp_path / "store", SENTENCES)
+        assert "continues" not in str(caught.value)
+        assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["lock", "store.json"]
+
     def test_unwritable(self, tmp_path, monkeypatch) -> None:
         def refuse(self, *_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
         monkeypatch.setattr(Path, "mkdir", refuse)  # the tests may run as root, who may write anywhere
-        with pytest.raises(OSError, match="mend its permissions"):
+        with pytest.raises(OSError, match="mend its permissions") as caught:
             EmbeddingStore.open(tmp_path / "store", SENTENCES)
+        assert "continues" not in str(caught.value)
 
 
 def hold_lock(path: Path, ready, done) -> None:
