@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sbert_flow.fitting.files import fsync_path, write_json
+from sbert_flow.fitting.files import fsync_path, read_json, write_json
 from sbert_flow.fitting.matrix_file import create_matrix, open_matrix, write_rows
 
 WINDOW_ROWS = 4096
@@ -38,7 +37,7 @@ class EmbeddingSet:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.info: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        self.info = read_json(path, "Delete it; the sentences are then encoded anew.")
         self._map: np.ndarray | None = None
 
     @classmethod

@@ -40,6 +40,30 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def remove_leftovers(folder: Path, name: str) -> None:
+    """Delete what a killed process left of writing the files ``name`` (a pattern) of ``folder``.
+
+    Call it only where nobody else can be writing them: under the folder's lock.
+    """
+    for staging in folder.glob(f"{name}.*.tmp"):
+        staging.unlink(missing_ok=True)
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: the file holds something else; says ``remedy``.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise OSError(f"{path} is damaged ({error}). {remedy}") from error
+    if not isinstance(value, dict):
+        raise OSError(f"{path} is damaged: it holds {value!r:.80} instead of a JSON object. {remedy}")
+    return value
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
 from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
-from sbert_flow.fitting.files import Source, explained, write_json
+from sbert_flow.fitting.files import Source, explained, read_json, remove_leftovers, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import sample_rows
@@ -27,6 +27,8 @@ from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_senten
 
 FORMAT = 1
 """Version of the layout on disk. A store of a later one is refused."""
+
+MARK = "store.json"
 
 
 class EmbeddingStore:
@@ -48,7 +50,7 @@ class EmbeddingStore:
     def __init__(self, folder: Path, progress: Progress | None = None) -> None:
         self.folder = folder
         self.progress = progress or Progress("quiet")
-        summary = json.loads((folder / "text.json").read_text("utf-8"))
+        summary = read_json(folder / "text.json", f"Delete the folder {folder}; the text is then read anew.")
         self._text = TextSpool(folder, summary["rows"], summary["digest"])
 
     @classmethod
@@ -84,6 +86,7 @@ class EmbeddingStore:
             with explained(root, "writing the store", kept=False, source=source):
                 _check_root(root)
                 with _lock(root):
+                    _mark(root)
                     incoming = root / "incoming"
                     if incoming.exists():  # of a process that was killed
                         shutil.rmtree(incoming)
@@ -201,6 +204,7 @@ class EmbeddingStore:
             if distributed.rank() == 0:
                 with self._explained():
                     held.enter_context(_lock(self.folder))
+                    remove_leftovers(self.folder, "*.json")
             for name, head in heads.items():
                 info = {
                     "format": FORMAT,
@@ -328,19 +332,34 @@ def _check_root(root: Path) -> None:
     if root.exists() and not root.is_dir():
         raise FileExistsError(f"the store {root} is a file. Name a folder.")
     root.mkdir(parents=True, exist_ok=True)
-    mark = root / "store.json"
-    if not mark.is_file():
-        if any(path.name != "lock" for path in root.iterdir()):
-            raise FileExistsError(
-                f"the folder {root} holds something else than a store. Name another one or empty it."
+    mark = root / MARK
+    if mark.is_file():
+        remedy = f'If the folder is a store, write {{"format": {FORMAT}}} into the file; else name another folder.'
+        version = read_json(mark, remedy).get("format")
+        if not isinstance(version, int) or version > FORMAT:
+            raise ValueError(
+                f"the store {root} is of format {version!r}, but this version of sbert-flow reads formats up to "
+                f"{FORMAT}. Update the package (pip install -U sbert-flow), or name another folder."
             )
-        write_json(mark, {"format": FORMAT})
-    version = json.loads(mark.read_text("utf-8")).get("format")
-    if not isinstance(version, int) or version > FORMAT:
-        raise ValueError(
-            f"the store {root} is of format {version!r}, but this version of sbert-flow reads formats up to {FORMAT}. "
-            "Update the package (pip install -U sbert-flow), or name another folder."
+        return
+    strange = [path.name for path in root.iterdir() if not _may_lie_in_a_new_store(path.name)]
+    if strange:
+        raise FileExistsError(
+            f"the folder {root} holds something else than a store, such as {min(strange)!r}. "
+            "Name another one or empty it."
         )
+
+
+def _may_lie_in_a_new_store(name: str) -> bool:
+    """Also what a kill leaves of writing the mark, and what a fresh disk holds."""
+    return name in ("lock", "lost+found") or (name.startswith(f"{MARK}.") and name.endswith(".tmp"))
+
+
+def _mark(root: Path) -> None:
+    """Say that the folder is a store."""
+    remove_leftovers(root, MARK)
+    if not (root / MARK).is_file():
+        write_json(root / MARK, {"format": FORMAT})
 
 
 @contextmanager

@@ -168,6 +168,37 @@ class TestBadInput:
         with pytest.raises(FileExistsError, match="is a file"):
             EmbeddingStore.open(tmp_path / "letter.txt", SENTENCES)
 
+    def test_leftovers_of_a_kill_and_of_a_fresh_disk(self, tmp_path, encoder) -> None:
+        (tmp_path / "store.json.123.tmp").write_text('{"form')
+        (tmp_path / "lost+found").mkdir()
+        store = EmbeddingStore.open(tmp_path, SENTENCES)
+        assert sorted(path.name for path in tmp_path.iterdir())[:3] == ["lock", "lost+found", "store.json"]
+        (store.folder / "embeddings-0.json.123.tmp").write_text("{")
+        store.embed(encoder)
+        assert not list(tmp_path.rglob("*.tmp"))
+
+    def test_tmp_files_of_others_are_not_touched(self, tmp_path) -> None:
+        (tmp_path / "thesis.1.tmp").write_text("dear")
+        with pytest.raises(FileExistsError, match=r"something else than a store, such as 'thesis.1.tmp'"):
+            EmbeddingStore.open(tmp_path, SENTENCES)
+        assert (tmp_path / "thesis.1.tmp").is_file() and not (tmp_path / "lock").exists()
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff"])
+    def test_damaged_files_are_named(self, store, encoder, content) -> None:
+        embeddings = store.embed(encoder)
+        root = store.folder.parent
+        for path, remedy in (
+            (embeddings.path, "encoded anew"),
+            (store.folder / "text.json", "Delete the folder"),
+            (root / "store.json", "If the folder is a store"),
+        ):
+            before = path.read_bytes()
+            path.write_bytes(content.encode("latin-1"))
+            with pytest.raises(OSError, match=f"{path.name} is damaged.*{remedy}"):
+                EmbeddingStore.open(root, SENTENCES).embed(encoder)
+            path.write_bytes(before)
+        assert EmbeddingStore.open(root, SENTENCES).embed(encoder).complete
+
     def test_in_use(self, store, encoder, tmp_path) -> None:
         import multiprocessing
 
