@@ -64,7 +64,7 @@ class EmbeddingStore:
     ) -> EmbeddingStore:
         """Read the sentences once, as a stream, and return the store of the distinct ones, new or there already.
 
-        Several processes call it together; rank 0 reads.
+        Several processes call it together; rank 0 reads, and its errors are raised on every rank.
 
         Args:
             folder: of the store; made if it is not there.
@@ -79,25 +79,13 @@ class EmbeddingStore:
         Warns:
             UserWarning: some are empty; some hold lone surrogates, which U+FFFD replaces.
         """
-        root = Path(folder).expanduser()
         text_folder = None
-        if distributed.rank() == 0:
-            source = Source(iterate_sentences(sentences))
-            with explained(root, "writing the store", kept=False, source=source):
-                _check_root(root)
-                with _lock(root):
-                    _mark(root)
-                    incoming = root / "incoming"
-                    if incoming.exists():  # of a process that was killed
-                        shutil.rmtree(incoming)
-                    try:
-                        summary = spool_text(source, incoming)
-                        check_enough(int(summary["rows"]), least)
-                        text_folder = root / f"text-{str(summary['digest'])[:16]}"
-                        install(incoming, text_folder)
-                    finally:
-                        shutil.rmtree(incoming, ignore_errors=True)
-        return cls(distributed.from_first(text_folder), progress)
+        with distributed.same_error():
+            if distributed.rank() == 0:
+                text_folder = _read_text(Path(folder).expanduser(), sentences, least)
+        text_folder = distributed.from_first(text_folder)
+        with distributed.same_error():
+            return cls(text_folder, progress)
 
     def __len__(self) -> int:
         return len(self._text)
@@ -134,7 +122,7 @@ class EmbeddingStore:
 
         Sentences are encoded in windows of 4,096, sorted by length within each. Finished windows outlive a kill or a
         power cut; the next call goes on behind them and ends with the same bytes as an uninterrupted one. With several
-        processes every rank encodes its share.
+        processes every rank encodes its share; if one fails, all raise its error when they have finished theirs.
 
         Args:
             encoder: gives the embeddings; of a model with a flow it is
@@ -199,30 +187,25 @@ class EmbeddingStore:
             raise ValueError(
                 f"rows must lie between 0 and {len(self) - 1}, but go from {chosen.min()} to {chosen.max()}."
             )
-        sets: dict[str, EmbeddingSet] = {}
+        size = len(self) if chosen is None else len(chosen)
+        paths: dict[str, Path] = {}
         with ExitStack() as held:
-            if distributed.rank() == 0:
-                with self._explained():
-                    held.enter_context(_lock(self.folder))
-                    remove_leftovers(self.folder, "*.json")
-            for name, head in heads.items():
-                info = {
-                    "format": FORMAT,
-                    "name": name,
-                    "encoder": encoder_fingerprint(head),
-                    "bf16": bf16,
-                    "edited": edit is not None,
-                    "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
-                }
-                path = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+            with distributed.same_error():
                 if distributed.rank() == 0:
-                    size, width = len(self) if chosen is None else len(chosen), _width(head)
                     with self._explained():
-                        EmbeddingSet.create(path, size, width, dtype, info)
-                distributed.barrier()
-                sets[name] = EmbeddingSet(path)
-            self._fill(encoder, list(sets.values()), edit, chosen, batch_size, bf16)
-            distributed.barrier()
+                        held.enter_context(_lock(self.folder))
+                        remove_leftovers(self.folder, "*.json")
+                    for name, head in heads.items():
+                        info, width = _describe(name, head, bf16, edit, chosen), _width(head)
+                        paths[name] = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+                        with self._explained():
+                            EmbeddingSet.create(paths[name], size, width, dtype, info)
+            paths = distributed.from_first(paths)
+            with distributed.same_error():
+                sets = {name: EmbeddingSet(path) for name, path in paths.items()}
+                windows = np.unique(np.concatenate([embeddings.missing() for embeddings in sets.values()]))
+            with distributed.same_error():  # entered when all have seen the same windows, before the first is written
+                self._fill(encoder, list(sets.values()), windows, edit, chosen, batch_size, bf16)
         return sets
 
     def _explained(self) -> AbstractContextManager[None]:
@@ -233,15 +216,15 @@ class EmbeddingStore:
         self,
         encoder: SentenceTransformer,
         sets: list[EmbeddingSet],
+        windows: np.ndarray,
         edit: Callable[[str], str] | None,
         chosen: np.ndarray | None,
         batch_size: int,
         bf16: bool,
     ) -> None:
-        windows = np.unique(np.concatenate([embeddings.missing() for embeddings in sets]))
+        """Encode this rank's share of the windows."""
         if not len(windows):
             return
-        distributed.barrier()  # all have seen the same windows before the first is written
         windows = windows[distributed.rank() :: distributed.world_size()]
         total = len(sets[0])
         open_rows = sum(len(sets[0].window(number)) for number in windows.tolist())
@@ -281,6 +264,20 @@ class _Heads(nn.Module):
                 own = module(own)
             pooled.append(own["sentence_embedding"])
         return {**features, "sentence_embedding": torch.cat(pooled, dim=-1)}
+
+
+def _describe(
+    name: str, encoder: SentenceTransformer, bf16: bool, edit: Callable[[str], str] | None, chosen: np.ndarray | None
+) -> dict[str, Any]:
+    """What makes a set another one."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "encoder": encoder_fingerprint(encoder),
+        "bf16": bf16,
+        "edited": edit is not None,
+        "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
+    }
 
 
 def _encoder(modules: list[nn.Module], device: str | None) -> SentenceTransformer:
@@ -325,6 +322,26 @@ def _check_finite(stored: np.ndarray, encoded: np.ndarray, rows: Sequence[int], 
                 else "Remove it, or load the encoder in float32 or bfloat16: float16 overflows."
             )
         )
+
+
+def _read_text(root: Path, sentences: Iterable[str], least: int) -> Path:
+    """Put the text into the store ``root``, and return its folder."""
+    source = Source(iterate_sentences(sentences))
+    with explained(root, "writing the store", kept=False, source=source):
+        _check_root(root)
+        with _lock(root):
+            _mark(root)
+            incoming = root / "incoming"
+            if incoming.exists():  # of a process that was killed
+                shutil.rmtree(incoming)
+            try:
+                summary = spool_text(source, incoming)
+                check_enough(int(summary["rows"]), least)
+                text_folder = root / f"text-{str(summary['digest'])[:16]}"
+                install(incoming, text_folder)
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+    return text_folder
 
 
 def _check_root(root: Path) -> None:

@@ -137,7 +137,7 @@ def _write_text(sentences: Iterable[str], folder: Path) -> int:
         warnings.warn(
             f"{broken} of the sentences hold surrogates (halves of characters: broken text), first {first_broken}. "
             "U+FFFD takes the place of lone ones; mend the text if these sentences matter.",
-            stacklevel=4,
+            stacklevel=5,
         )
     return seen
 
