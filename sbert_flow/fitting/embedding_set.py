@@ -79,8 +79,18 @@ class EmbeddingSet:
 
     @property
     def array(self) -> np.ndarray:
-        """All of it, shape (n, d), as a read-only memory map."""
+        """All of it, shape (n, d), as a read-only memory map.
+
+        Raises:
+            ValueError: some windows are not written yet: their rows would be zeros.
+        """
         if self._map is None:
+            missing = sum(len(self.window(number)) for number in self.missing().tolist())
+            if missing:
+                raise ValueError(
+                    f"{missing} of the {len(self)} embeddings in {self.path} are not written yet. Call the store's "
+                    "embed with the same arguments, which encodes the rest."
+                )
             self._map = open_matrix(self.path.with_suffix(".npy"))
         return self._map
 
@@ -91,6 +101,7 @@ class EmbeddingSet:
 
     @property
     def complete(self) -> bool:
+        """Whether all is on disk; only then can it be read."""
         return not len(self.missing())
 
     def missing(self) -> np.ndarray:

@@ -43,7 +43,8 @@ class EmbeddingStore:
         shuffled = store.embed(encoder, name="shuffle", edit=shuffle_words, rows=rows)   # aligned with ``rows``
 
     Args:
-        folder: of the text.
+        folder: of the text, inside that of the store. Nothing is read anew nor written: for a store that others write
+            to, or that cannot be written to.
         progress: how it is shown.
     """
 
@@ -118,7 +119,7 @@ class EmbeddingStore:
         batch_size: int = 32,
         bf16: bool = False,
     ) -> EmbeddingSet:
-        """Return the embeddings of the sentences, encoding what is not there yet.
+        """Return the embeddings of the sentences, encoding what is not there yet; what is complete needs no lock.
 
         Sentences are encoded in windows of 4,096, sorted by length within each. Finished windows outlive a kill or a
         power cut; the next call goes on behind them and ends with the same bytes as an uninterrupted one. With several
@@ -187,26 +188,46 @@ class EmbeddingStore:
             raise ValueError(
                 f"rows must lie between 0 and {len(self) - 1}, but go from {chosen.min()} to {chosen.max()}."
             )
-        size = len(self) if chosen is None else len(chosen)
+        described: dict[str, dict[str, Any]] = {}
         paths: dict[str, Path] = {}
-        with ExitStack() as held:
-            with distributed.same_error():
-                if distributed.rank() == 0:
-                    with self._explained():
-                        held.enter_context(_lock(self.folder))
-                        remove_leftovers(self.folder, "*.json")
-                    for name, head in heads.items():
-                        info, width = _describe(name, head, bf16, edit, chosen), _width(head)
-                        paths[name] = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
-                        with self._explained():
-                            EmbeddingSet.create(paths[name], size, width, dtype, info)
-            paths = distributed.from_first(paths)
+        finished = False
+        with distributed.same_error():
+            if distributed.rank() == 0:
+                described = {name: _describe(name, head, bf16, edit, chosen) for name, head in heads.items()}
+                for name, info in described.items():
+                    paths[name] = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+                finished = all(path.is_file() and EmbeddingSet(path).complete for path in paths.values())
+        paths, finished = distributed.from_first((paths, finished))
+        with ExitStack() as held:  # reading what is finished needs no lock
+            if not finished:
+                with distributed.same_error():
+                    if distributed.rank() == 0:
+                        self._make_room(held, heads, described, paths, chosen, dtype)
             with distributed.same_error():
                 sets = {name: EmbeddingSet(path) for name, path in paths.items()}
                 windows = np.unique(np.concatenate([embeddings.missing() for embeddings in sets.values()]))
             with distributed.same_error():  # entered when all have seen the same windows, before the first is written
                 self._fill(encoder, list(sets.values()), windows, edit, chosen, batch_size, bf16)
         return sets
+
+    def _make_room(
+        self,
+        held: ExitStack,
+        heads: Mapping[str, SentenceTransformer],
+        described: dict[str, dict[str, Any]],
+        paths: dict[str, Path],
+        chosen: np.ndarray | None,
+        dtype: str,
+    ) -> None:
+        """Lock the folder until ``held`` is closed, and make the files of the sets that are not there yet."""
+        with self._explained():
+            held.enter_context(_lock(self.folder))
+            remove_leftovers(self.folder, "*.json")
+        rows = len(self) if chosen is None else len(chosen)
+        for name, head in heads.items():
+            width = _width(head)
+            with self._explained():
+                EmbeddingSet.create(paths[name], rows, width, dtype, described[name])
 
     def _explained(self) -> AbstractContextManager[None]:
         """Around our own writing, not around encoders and edits: their errors are theirs."""

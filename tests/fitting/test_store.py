@@ -10,7 +10,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from sbert_flow.fitting import embedding_set, files, matrix_file
+from sbert_flow.fitting import embedding_set, files, fit_flow, matrix_file
+from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.modules.pooling import pooling_modules
@@ -202,18 +203,45 @@ class TestBadInput:
     def test_in_use(self, store, encoder, tmp_path) -> None:
         import multiprocessing
 
+        finished = store.embed(quick_encoder(seed=1)).key
         context = multiprocessing.get_context("spawn")
         ready, done = context.Event(), context.Event()
         process = context.Process(target=hold_lock, args=(store.folder / "lock", ready, done))
         process.start()
         ready.wait(60)
         try:
+            assert store.embed(quick_encoder(seed=1)).key == finished  # reading needs no lock
             with pytest.raises(OSError, match="being written by another process"):
                 store.embed(encoder)
         finally:
             done.set()
             process.join()
         assert store.embed(encoder).complete
+
+    def test_finished_sets_can_be_read_where_nothing_can_be_written(self, store, encoder, monkeypatch) -> None:
+        expected = store.embed(encoder).array
+        before = sorted(store.folder.parent.rglob("*"))
+        for path in before:
+            path.chmod(0o500 if path.is_dir() else 0o400)  # root may write all the same, hence:
+        monkeypatch.setattr("sbert_flow.fitting.store.FileLock", None)
+        np.testing.assert_array_equal(EmbeddingStore(store.folder).embed(encoder).array, expected)
+        assert sorted(store.folder.parent.rglob("*")) == before
+
+    def test_unfinished_sets_cannot_be_read(self, store, encoder) -> None:
+        def stop_at_50(sentence: str) -> str:
+            if sentence == SENTENCES[50]:
+                raise KeyboardInterrupt
+            return sentence
+
+        with pytest.raises(KeyboardInterrupt):
+            store.embed(encoder, name="half", edit=stop_at_50)
+        half = EmbeddingSet(next(store.folder.glob("half-*.json")))
+        assert not half.complete
+        for read in (lambda: half.array, lambda: half[:3], lambda: fit_flow(embeddings=half, show_progress_bar=False)):
+            with pytest.raises(ValueError, match=r"52 of the 100 embeddings in .*half-.* are not written yet.*embed"):
+                read()
+        store.embed(encoder, name="half", edit=str)
+        np.testing.assert_array_equal(half.array, encoder.encode(SENTENCES))
 
     def test_not_finite(self, store) -> None:
         encoder = quick_encoder()
