@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sbert_flow.fitting.files import fsync_path, read_json, write_json
+from sbert_flow.fitting.files import fsync_path, read_json, sync_folder, write_json
 from sbert_flow.fitting.matrix_file import create_matrix, open_matrix, write_rows
 
 WINDOW_ROWS = 4096
-"""Sentences that are encoded at a time, sorted by length among themselves, and that an interruption can cost."""
+"""Most sentences that are encoded at a time, sorted by length among themselves, and that an interruption can cost."""
 
 DTYPES = ("float32", "float16")
 
@@ -23,6 +23,11 @@ def check_dtype(dtype: str) -> None:
     """Raise ValueError for a dtype that embeddings are not stored in."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, but got {dtype!r}.")
+
+
+def rows_of_window(rows: int, shares: int) -> int:
+    """Rows of a window of a new set: few enough that each of ``shares`` processes has one to encode."""
+    return max(1, min(WINDOW_ROWS, -(-rows // shares)))
 
 
 class EmbeddingSet:
@@ -41,24 +46,38 @@ class EmbeddingSet:
         self._map: np.ndarray | None = None
 
     @classmethod
-    def create(cls, path: Path, rows: int, width: int, dtype: str, info: dict[str, Any]) -> EmbeddingSet:
+    def create(
+        cls, path: Path, rows: int, width: int, dtype: str, info: dict[str, Any], window_rows: int | None = None
+    ) -> EmbeddingSet:
         """Make room for the whole set, or return the one that is there.
+
+        Args:
+            path: of the ``.json`` file.
+            rows, width, dtype: of the matrix.
+            info: what else the ``.json`` file says.
+            window_rows: rows written at a time; None takes 4,096. An unfinished set of other windows is begun anew.
 
         Raises:
             OSError: not enough room on the disk; nothing is left behind.
         """
-        if not path.exists():
-            matrix, windows = path.with_suffix(".npy"), path.with_suffix(".windows")
-            try:
-                create_matrix(matrix, (rows, width), np.dtype(dtype))
-                windows.write_bytes(bytes(-(-rows // WINDOW_ROWS)))
-                fsync_path(matrix)
-                fsync_path(windows)
-                write_json(path, {**info, "rows": rows, "width": width, "dtype": dtype, "window_rows": WINDOW_ROWS})
-            except OSError:
-                matrix.unlink(missing_ok=True)
-                windows.unlink(missing_ok=True)
-                raise
+        window_rows = window_rows or WINDOW_ROWS
+        if path.exists():
+            found = cls(path)
+            if found.complete or found.info["window_rows"] == window_rows:
+                return found
+            path.unlink()
+            sync_folder(path.parent)  # else a power cut might leave the old description of the new windows
+        matrix, windows = path.with_suffix(".npy"), path.with_suffix(".windows")
+        try:
+            create_matrix(matrix, (rows, width), np.dtype(dtype))
+            windows.write_bytes(bytes(-(-rows // window_rows)))
+            fsync_path(matrix)
+            fsync_path(windows)
+            write_json(path, {**info, "rows": rows, "width": width, "dtype": dtype, "window_rows": window_rows})
+        except OSError:
+            matrix.unlink(missing_ok=True)
+            windows.unlink(missing_ok=True)
+            raise
         return cls(path)
 
     @property

@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype, rows_of_window
 from sbert_flow.fitting.files import Source, explained, read_json, remove_leftovers, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
@@ -123,7 +123,8 @@ class EmbeddingStore:
 
         Sentences are encoded in windows of 4,096, sorted by length within each. Finished windows outlive a kill or a
         power cut; the next call goes on behind them and ends with the same bytes as an uninterrupted one. With several
-        processes every rank encodes its share; if one fails, all raise its error when they have finished theirs.
+        processes every rank encodes its share, in smaller windows if there were none for some; if one fails, all raise
+        its error when they have finished theirs.
 
         Args:
             encoder: gives the embeddings; of a model with a flow it is
@@ -205,9 +206,11 @@ class EmbeddingStore:
                         self._make_room(held, heads, described, paths, chosen, dtype)
             with distributed.same_error():
                 sets = {name: EmbeddingSet(path) for name, path in paths.items()}
-                windows = np.unique(np.concatenate([embeddings.missing() for embeddings in sets.values()]))
+                unfinished = [embeddings for embeddings in sets.values() if not embeddings.complete]
+                windows = sorted({number for embeddings in unfinished for number in embeddings.missing().tolist()})
             with distributed.same_error():  # entered when all have seen the same windows, before the first is written
-                self._fill(encoder, list(sets.values()), windows, edit, chosen, batch_size, bf16)
+                if windows:
+                    self._fill(encoder, list(sets.values()), unfinished, windows, edit, chosen, batch_size, bf16)
         return sets
 
     def _make_room(
@@ -224,10 +227,14 @@ class EmbeddingStore:
             held.enter_context(_lock(self.folder))
             remove_leftovers(self.folder, "*.json")
         rows = len(self) if chosen is None else len(chosen)
+        there = [EmbeddingSet(path) for path in paths.values() if path.is_file()]
+        begun = [embeddings.info["window_rows"] for embeddings in there if not embeddings.complete]
+        # One pass has one size of windows; that of a set that is begun, so that its work is not lost.
+        window_rows = begun[0] if begun else rows_of_window(rows, distributed.world_size())
         for name, head in heads.items():
             width = _width(head)
             with self._explained():
-                EmbeddingSet.create(paths[name], rows, width, dtype, described[name])
+                EmbeddingSet.create(paths[name], rows, width, dtype, described[name], window_rows)
 
     def _explained(self) -> AbstractContextManager[None]:
         """Around our own writing, not around encoders and edits: their errors are theirs."""
@@ -237,31 +244,33 @@ class EmbeddingStore:
         self,
         encoder: SentenceTransformer,
         sets: list[EmbeddingSet],
-        windows: np.ndarray,
+        unfinished: list[EmbeddingSet],
+        windows: list[int],
         edit: Callable[[str], str] | None,
         chosen: np.ndarray | None,
         batch_size: int,
         bf16: bool,
     ) -> None:
-        """Encode this rank's share of the windows."""
-        if not len(windows):
-            return
+        """Encode this rank's share of the windows; ``unfinished`` are those of the sets that are written."""
+        window_of = unfinished[0].window
         windows = windows[distributed.rank() :: distributed.world_size()]
         total = len(sets[0])
-        open_rows = sum(len(sets[0].window(number)) for number in windows.tolist())
+        open_rows = sum(len(window_of(number)) for number in windows)
         progress = self.progress if distributed.rank() == 0 else Progress("quiet")
         done = total - open_rows if distributed.world_size() == 1 else 0
         if done:
             progress.say(f"Continuing: {done:,} of {total:,} sentences are encoded already.", done=done, total=total)
         splits = np.cumsum([embeddings.shape[1] for embeddings in sets])[:-1]
         with progress.stage("Encoding", done + open_rows, "sentences", done) as stage:
-            for number in windows.tolist():
-                window = sets[0].window(number)
+            for number in windows:
+                window = window_of(number)
                 numbers = window if chosen is None else chosen[window.start : window.stop].tolist()
                 texts = self.sentences(window.start, window.stop) if chosen is None else self._text.read_rows(numbers)
                 inputs = texts if edit is None else [_edited(edit, text) for text in texts]
                 encoded = _encode(encoder, inputs, batch_size, bf16)
                 for embeddings, part in zip(sets, np.split(encoded, splits, axis=1), strict=True):
+                    if embeddings not in unfinished:
+                        continue
                     with np.errstate(over="ignore"):  # what is too large is named just below
                         stored = part.astype(embeddings.info["dtype"])
                     _check_finite(stored, part, numbers, texts)

@@ -154,3 +154,28 @@ def test_an_error_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     assert "writing the embeddings failed (No space left on device)" in first[6]
     assert "the edit must return a string" in first[7]
     assert first[8] == "nothing"
+
+
+def encode_half(folder: Path, rank: int, size: int, port: int) -> None:
+    def edit(sentence: str) -> str:
+        assert sentence != SENTENCES[30]
+        return sentence
+
+    with join(rank, size, port):
+        store = EmbeddingStore.open(folder / "store", SENTENCES[:50])
+        with pytest.raises(AssertionError):
+            store.embed(quick_encoder(), name="same", edit=edit)
+
+
+def test_every_process_has_a_window_and_one_process_continues_them(tmp_path: Path) -> None:
+    port = free_port()
+    run(encode_half, (tmp_path, 0, 2, port), (tmp_path, 1, 2, port))
+    encoded: list[str] = []
+
+    def edit(sentence: str) -> str:
+        encoded.append(sentence)
+        return sentence
+
+    embeddings = EmbeddingStore.open(tmp_path / "store", SENTENCES[:50]).embed(quick_encoder(), name="same", edit=edit)
+    assert encoded == SENTENCES[25:50]  # rank 0 did its half
+    np.testing.assert_array_equal(embeddings.array, quick_encoder().encode(SENTENCES[:50]))

@@ -113,6 +113,37 @@ def test_several_poolings_in_one_pass(tiny_encoder, sentences, tmp_path) -> None
         assert store.embed(alone, name=name).key == sets[name].key
 
 
+def test_poolings_that_were_begun_with_other_windows(tiny_encoder, sentences, tmp_path, monkeypatch) -> None:
+    transformer = SentenceTransformer(tiny_encoder, device="cpu")[0]
+    poolings = {name: pooling_modules(transformer, name) for name in ("cls", "layer:1", "first-last", "mean")}
+    alone = {
+        name: SentenceTransformer(modules=[transformer, *modules], device="cpu") for name, modules in poolings.items()
+    }
+    store = EmbeddingStore.open(tmp_path / "store", sentences[:60])
+    write = EmbeddingSet.write
+
+    def first_window_only(self, number, embeddings) -> None:
+        if number:
+            raise KeyboardInterrupt
+        write(self, number, embeddings)
+
+    monkeypatch.setattr(embedding_set, "WINDOW_ROWS", 32)
+    whole = store.embed(alone["cls"], name="cls")
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddingSet, "write", first_window_only)
+        for name, rows in (("layer:1", 16), ("first-last", 20)):
+            patch.setattr(embedding_set, "WINDOW_ROWS", rows)
+            with pytest.raises(KeyboardInterrupt):
+                store.embed(alone[name], name=name)
+    sets = store.embed_poolings(transformer, poolings)
+    assert {name: made.info["window_rows"] for name, made in sets.items()} == {
+        "cls": 32, "layer:1": 16, "first-last": 16, "mean": 16,
+    }  # fmt: skip
+    np.testing.assert_array_equal(sets["cls"].array, whole.array)
+    for name, encoder in alone.items():
+        np.testing.assert_allclose(sets[name].array, encoder.encode(store.sentences()), atol=1e-6)
+
+
 class TestFingerprint:
     def test_what_counts(self, tiny_encoder) -> None:
         def encoder(**changes) -> str:
