@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.files import explained, write_atomically
+from sbert_flow.fitting.files import explained, remove_leftovers, write_atomically
 
 EVERY_STEPS = 1000
 """Steps between checkpoints: two to five seconds of training."""
@@ -47,7 +47,8 @@ class Checkpoint:
                 write_atomically(self.path, save({name: tensor.cpu().contiguous() for name, tensor in state.items()}))
 
     def remove(self) -> None:
-        """Delete the file: the fit is finished."""
+        """Delete the file, and what kills left of writing it: the fit is finished."""
         distributed.barrier()
         if distributed.rank() == 0:
             self.path.unlink(missing_ok=True)
+            remove_leftovers(self.path.parent, self.path.name)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator
+=======
+import pickle
+from collections.abc import Iterator
+>>>>>>> store-faults
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -38,20 +43,6 @@ def from_first(value: Any = None) -> Any:
     return box[0]
 
 
-def decided_by_first(decide: Callable[[], Any]) -> Any:
-    """What ``decide`` gives on rank 0, on every rank; an error that it raises there is raised on every rank."""
-    value, error = None, None
-    if rank() == 0:
-        try:
-            value = decide()
-        except Exception as raised:
-            error = raised
-    value, error = from_first((value, error))
-    if error is not None:
-        raise error
-    return value
-
-
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Add up a tensor over the ranks, in place."""
     if world_size() > 1:
@@ -64,6 +55,56 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     if world_size() == 1:
         return flag
     return bool(sum_over_ranks(torch.tensor(float(flag), device=device)))
+
+
+@contextmanager
+def same_error() -> Iterator[None]:
+    """Around a block that every rank enters: if it fails on one rank, it fails on all, once all have ended it.
+
+    A rank whose block failed raises its own error; the others raise that of the first rank that failed. Without it
+    they would wait for that rank, or end with an error about the connection. The block itself must not wait for other
+    ranks::
+
+        text = None
+        with distributed.same_error():
+            if distributed.rank() == 0:
+                text = read()  # may raise
+        text = distributed.from_first(text)
+
+    An interrupt (:class:`KeyboardInterrupt`) goes its way at once: it reaches every rank by itself.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    if world_size() > 1:
+        failures: list[Exception | None] = [None] * world_size()
+        dist.all_gather_object(failures, failure and _portable(failure))
+        failure = failure or next((error for error in failures if error), None)
+    if failure:
+        raise failure
+
+
+def decided_by_first(decide: Callable[[], Any]) -> Any:
+    """What ``decide`` gives on rank 0, on every rank; an error that it raises there is raised on every rank."""
+    value = None
+    with same_error():
+        if rank() == 0:
+            value = decide()
+    return from_first(value)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or where it cannot be pickled a RuntimeError that says the same; with the rank it comes from."""
+    try:
+        sent: Exception = pickle.loads(pickle.dumps(error))
+        if not isinstance(sent, type(error)):
+            raise TypeError
+    except Exception:
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(f"This error was raised on rank {rank()}.")
+    return sent
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sbert_flow.fitting.files import fsync_path, write_json
+from sbert_flow.fitting.files import fsync_path, read_json, sync_folder, write_json
 from sbert_flow.fitting.matrix_file import create_matrix, open_matrix, write_rows
 
 WINDOW_ROWS = 4096
-"""Sentences that are encoded at a time, sorted by length among themselves, and that an interruption can cost."""
+"""Most sentences that are encoded at a time, sorted by length among themselves, and that an interruption can cost."""
 
 DTYPES = ("float32", "float16")
 
@@ -24,6 +23,11 @@ def check_dtype(dtype: str) -> None:
     """Raise ValueError for a dtype that embeddings are not stored in."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(repr, DTYPES))}, but got {dtype!r}.")
+
+
+def rows_of_window(rows: int, shares: int) -> int:
+    """Rows of a window of a new set: few enough that each of ``shares`` processes has one to encode."""
+    return max(1, min(WINDOW_ROWS, -(-rows // shares)))
 
 
 class EmbeddingSet:
@@ -38,28 +42,42 @@ class EmbeddingSet:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.info: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        self.info = read_json(path, "Delete it; the sentences are then encoded anew.")
         self._map: np.ndarray | None = None
 
     @classmethod
-    def create(cls, path: Path, rows: int, width: int, dtype: str, info: dict[str, Any]) -> EmbeddingSet:
+    def create(
+        cls, path: Path, rows: int, width: int, dtype: str, info: dict[str, Any], window_rows: int | None = None
+    ) -> EmbeddingSet:
         """Make room for the whole set, or return the one that is there.
+
+        Args:
+            path: of the ``.json`` file.
+            rows, width, dtype: of the matrix.
+            info: what else the ``.json`` file says.
+            window_rows: rows written at a time; None takes 4,096. An unfinished set of other windows is begun anew.
 
         Raises:
             OSError: not enough room on the disk; nothing is left behind.
         """
-        if not path.exists():
-            matrix, windows = path.with_suffix(".npy"), path.with_suffix(".windows")
-            try:
-                create_matrix(matrix, (rows, width), np.dtype(dtype))
-                windows.write_bytes(bytes(-(-rows // WINDOW_ROWS)))
-                fsync_path(matrix)
-                fsync_path(windows)
-                write_json(path, {**info, "rows": rows, "width": width, "dtype": dtype, "window_rows": WINDOW_ROWS})
-            except OSError:
-                matrix.unlink(missing_ok=True)
-                windows.unlink(missing_ok=True)
-                raise
+        window_rows = window_rows or WINDOW_ROWS
+        if path.exists():
+            found = cls(path)
+            if found.complete or found.info["window_rows"] == window_rows:
+                return found
+            path.unlink()
+            sync_folder(path.parent)  # else a power cut might leave the old description of the new windows
+        matrix, windows = path.with_suffix(".npy"), path.with_suffix(".windows")
+        try:
+            create_matrix(matrix, (rows, width), np.dtype(dtype))
+            windows.write_bytes(bytes(-(-rows // window_rows)))
+            fsync_path(matrix)
+            fsync_path(windows)
+            write_json(path, {**info, "rows": rows, "width": width, "dtype": dtype, "window_rows": window_rows})
+        except OSError:
+            matrix.unlink(missing_ok=True)
+            windows.unlink(missing_ok=True)
+            raise
         return cls(path)
 
     @property
@@ -80,8 +98,18 @@ class EmbeddingSet:
 
     @property
     def array(self) -> np.ndarray:
-        """All of it, shape (n, d), as a read-only memory map."""
+        """All of it, shape (n, d), as a read-only memory map.
+
+        Raises:
+            ValueError: some windows are not written yet: their rows would be zeros.
+        """
         if self._map is None:
+            missing = sum(len(self.window(number)) for number in self.missing().tolist())
+            if missing:
+                raise ValueError(
+                    f"{missing} of the {len(self)} embeddings in {self.path} are not written yet. Call the store's "
+                    "embed with the same arguments, which encodes the rest."
+                )
             self._map = open_matrix(self.path.with_suffix(".npy"))
         return self._map
 
@@ -92,6 +120,7 @@ class EmbeddingSet:
 
     @property
     def complete(self) -> bool:
+        """Whether all is on disk; only then can it be read."""
         return not len(self.missing())
 
     def missing(self) -> np.ndarray:

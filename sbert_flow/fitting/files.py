@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,30 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def remove_leftovers(folder: Path, name: str) -> None:
+    """Delete what a killed process left of writing the files ``name`` (a pattern) of ``folder``.
+
+    Call it only where nobody else can be writing them: under the folder's lock.
+    """
+    for staging in folder.glob(f"{name}.*.tmp"):
+        staging.unlink(missing_ok=True)
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: the file holds something else; says ``remedy``.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise OSError(f"{path} is damaged ({error}). {remedy}") from error
+    if not isinstance(value, dict):
+        raise OSError(f"{path} is damaged: it holds {value!r:.80} instead of a JSON object. {remedy}")
+    return value
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
@@ -57,9 +81,30 @@ def reserve(path: Path, size: int) -> None:
             file.truncate(size)
 
 
+class Source:
+    """Iterates over what the caller gave, and remembers an OSError of its own: that one is not about our files."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.items = items
+        self.error: OSError | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.items
+        except OSError as error:
+            self.error = error
+            raise
+
+
 @contextmanager
-def explained(folder: Path, what: str) -> Iterator[None]:
+def explained(folder: Path, what: str, *, kept: bool = True, source: Source | None = None) -> Iterator[None]:
     """Say what to do about a disk that is full or may not be written to.
+
+    Args:
+        folder: that is written to.
+        what: failed, such as "writing the store".
+        kept: whether the same command continues with what was written.
+        source: whose errors pass as they are.
 
     Raises:
         OSError: of the same kind, with the folder and the remedy.
@@ -67,14 +112,14 @@ def explained(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if source is not None and error is source.error:
+            raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "The disk is full: free some space, or name a folder on another disk (--store)"
+            if kept:
+                remedy += ". A store that you named keeps what was written; the same command continues it"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             remedy = "The folder cannot be written to: mend its permissions, or name another one (--store)"
         else:
             raise
-        raise OSError(
-            error.errno,
-            f"{what} failed ({error.strerror}). {remedy}. What was written is kept; the same command continues it",
-            str(folder),
-        ) from error
+        raise OSError(error.errno, f"{what} failed ({error.strerror}). {remedy}", str(folder)) from error

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,18 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from sbert_flow.fitting import distributed
-from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype
-from sbert_flow.fitting.files import explained, write_json
+from sbert_flow.fitting.embedding_set import EmbeddingSet, check_dtype, rows_of_window
+from sbert_flow.fitting.files import Source, explained, read_json, remove_leftovers, write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import sample_rows
-from sbert_flow.fitting.text_spool import TextSpool, install, spool_text
+from sbert_flow.fitting.text_spool import TextSpool, install, spool_text, well_formed
 from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences
 
 FORMAT = 1
 """Version of the layout on disk. A store of a later one is refused."""
+
+MARK = "store.json"
 
 
 class EmbeddingStore:
@@ -41,14 +43,15 @@ class EmbeddingStore:
         shuffled = store.embed(encoder, name="shuffle", edit=shuffle_words, rows=rows)   # aligned with ``rows``
 
     Args:
-        folder: of the text.
+        folder: of the text, inside that of the store. Nothing is read anew nor written: for a store that others write
+            to, or that cannot be written to.
         progress: how it is shown.
     """
 
     def __init__(self, folder: Path, progress: Progress | None = None) -> None:
         self.folder = folder
         self.progress = progress or Progress("quiet")
-        summary = json.loads((folder / "text.json").read_text("utf-8"))
+        summary = read_json(folder / "text.json", f"Delete the folder {folder}; the text is then read anew.")
         self._text = TextSpool(folder, summary["rows"], summary["digest"])
 
     @classmethod
@@ -62,7 +65,7 @@ class EmbeddingStore:
     ) -> EmbeddingStore:
         """Read the sentences once, as a stream, and return the store of the distinct ones, new or there already.
 
-        Several processes call it together; rank 0 reads.
+        Several processes call it together; rank 0 reads, and its errors are raised on every rank.
 
         Args:
             folder: of the store; made if it is not there.
@@ -73,25 +76,17 @@ class EmbeddingStore:
         Raises:
             ValueError: items that are not strings, too few distinct ones, a store of a newer version.
             OSError: the folder cannot be written, is no store, is in use, or the disk is full.
+
+        Warns:
+            UserWarning: some are empty; some hold lone surrogates, which U+FFFD replaces.
         """
-        root = Path(folder).expanduser()
         text_folder = None
-        if distributed.rank() == 0:
-            with explained(root, "writing the store"):
-                _check_root(root)
-                with _lock(root):
-                    incoming = root / "incoming"
-                    if incoming.exists():  # of a process that was killed
-                        shutil.rmtree(incoming)
-                    try:
-                        stream = iterate_sentences(sentences)
-                        summary = spool_text(stream, incoming)
-                        check_enough(int(summary["rows"]), least)
-                        text_folder = root / f"text-{str(summary['digest'])[:16]}"
-                        install(incoming, text_folder)
-                    finally:
-                        shutil.rmtree(incoming, ignore_errors=True)
-        return cls(distributed.from_first(text_folder), progress)
+        with distributed.same_error():
+            if distributed.rank() == 0:
+                text_folder = _read_text(Path(folder).expanduser(), sentences, least)
+        text_folder = distributed.from_first(text_folder)
+        with distributed.same_error():
+            return cls(text_folder, progress)
 
     def __len__(self) -> int:
         return len(self._text)
@@ -124,11 +119,12 @@ class EmbeddingStore:
         batch_size: int = 32,
         bf16: bool = False,
     ) -> EmbeddingSet:
-        """Return the embeddings of the sentences, encoding what is not there yet.
+        """Return the embeddings of the sentences, encoding what is not there yet; what is complete needs no lock.
 
         Sentences are encoded in windows of 4,096, sorted by length within each. Finished windows outlive a kill or a
         power cut; the next call goes on behind them and ends with the same bytes as an uninterrupted one. With several
-        processes every rank encodes its share.
+        processes every rank encodes its share, in smaller windows if there were none for some; if one fails, all raise
+        its error when they have finished theirs.
 
         Args:
             encoder: gives the embeddings; of a model with a flow it is
@@ -193,61 +189,93 @@ class EmbeddingStore:
             raise ValueError(
                 f"rows must lie between 0 and {len(self) - 1}, but go from {chosen.min()} to {chosen.max()}."
             )
-        with explained(self.folder, "writing the embeddings"):
-            sets: dict[str, EmbeddingSet] = {}
-            with _lock(self.folder) if distributed.rank() == 0 else nullcontext():
-                for name, head in heads.items():
-                    info = {
-                        "format": FORMAT,
-                        "name": name,
-                        "encoder": encoder_fingerprint(head),
-                        "bf16": bf16,
-                        "edited": edit is not None,
-                        "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
-                    }
-                    path = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+        described: dict[str, dict[str, Any]] = {}
+        paths: dict[str, Path] = {}
+        finished = False
+        with distributed.same_error():
+            if distributed.rank() == 0:
+                described = {name: _describe(name, head, bf16, edit, chosen) for name, head in heads.items()}
+                for name, info in described.items():
+                    paths[name] = self.folder / f"{_file_name(name)}-{_digest([info, dtype])}.json"
+                finished = all(path.is_file() and EmbeddingSet(path).complete for path in paths.values())
+        paths, finished = distributed.from_first((paths, finished))
+        with ExitStack() as held:  # reading what is finished needs no lock
+            if not finished:
+                with distributed.same_error():
                     if distributed.rank() == 0:
-                        size = len(self) if chosen is None else len(chosen)
-                        EmbeddingSet.create(path, size, _width(head), dtype, info)
-                    distributed.barrier()
-                    sets[name] = EmbeddingSet(path)
-                self._fill(encoder, list(sets.values()), edit, chosen, batch_size, bf16)
-                distributed.barrier()
+                        self._make_room(held, heads, described, paths, chosen, dtype)
+            with distributed.same_error():
+                sets = {name: EmbeddingSet(path) for name, path in paths.items()}
+                unfinished = [embeddings for embeddings in sets.values() if not embeddings.complete]
+                windows = sorted({number for embeddings in unfinished for number in embeddings.missing().tolist()})
+            with distributed.same_error():  # entered when all have seen the same windows, before the first is written
+                if windows:
+                    self._fill(encoder, list(sets.values()), unfinished, windows, edit, chosen, batch_size, bf16)
         return sets
+
+    def _make_room(
+        self,
+        held: ExitStack,
+        heads: Mapping[str, SentenceTransformer],
+        described: dict[str, dict[str, Any]],
+        paths: dict[str, Path],
+        chosen: np.ndarray | None,
+        dtype: str,
+    ) -> None:
+        """Lock the folder until ``held`` is closed, and make the files of the sets that are not there yet."""
+        with self._explained():
+            held.enter_context(_lock(self.folder))
+            remove_leftovers(self.folder, "*.json")
+        rows = len(self) if chosen is None else len(chosen)
+        there = [EmbeddingSet(path) for path in paths.values() if path.is_file()]
+        begun = [embeddings.info["window_rows"] for embeddings in there if not embeddings.complete]
+        # One pass has one size of windows; that of a set that is begun, so that its work is not lost.
+        window_rows = begun[0] if begun else rows_of_window(rows, distributed.world_size())
+        for name, head in heads.items():
+            width = _width(head)
+            with self._explained():
+                EmbeddingSet.create(paths[name], rows, width, dtype, described[name], window_rows)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Around our own writing, not around encoders and edits: their errors are theirs."""
+        return explained(self.folder, "writing the embeddings")
 
     def _fill(
         self,
         encoder: SentenceTransformer,
         sets: list[EmbeddingSet],
+        unfinished: list[EmbeddingSet],
+        windows: list[int],
         edit: Callable[[str], str] | None,
         chosen: np.ndarray | None,
         batch_size: int,
         bf16: bool,
     ) -> None:
-        windows = np.unique(np.concatenate([embeddings.missing() for embeddings in sets]))
-        if not len(windows):
-            return
-        distributed.barrier()  # all have seen the same windows before the first is written
+        """Encode this rank's share of the windows; ``unfinished`` are those of the sets that are written."""
+        window_of = unfinished[0].window
         windows = windows[distributed.rank() :: distributed.world_size()]
         total = len(sets[0])
-        open_rows = sum(len(sets[0].window(number)) for number in windows.tolist())
+        open_rows = sum(len(window_of(number)) for number in windows)
         progress = self.progress if distributed.rank() == 0 else Progress("quiet")
         done = total - open_rows if distributed.world_size() == 1 else 0
         if done:
             progress.say(f"Continuing: {done:,} of {total:,} sentences are encoded already.", done=done, total=total)
         splits = np.cumsum([embeddings.shape[1] for embeddings in sets])[:-1]
         with progress.stage("Encoding", done + open_rows, "sentences", done) as stage:
-            for number in windows.tolist():
-                window = sets[0].window(number)
+            for number in windows:
+                window = window_of(number)
                 numbers = window if chosen is None else chosen[window.start : window.stop].tolist()
                 texts = self.sentences(window.start, window.stop) if chosen is None else self._text.read_rows(numbers)
                 inputs = texts if edit is None else [_edited(edit, text) for text in texts]
                 encoded = _encode(encoder, inputs, batch_size, bf16)
                 for embeddings, part in zip(sets, np.split(encoded, splits, axis=1), strict=True):
+                    if embeddings not in unfinished:
+                        continue
                     with np.errstate(over="ignore"):  # what is too large is named just below
                         stored = part.astype(embeddings.info["dtype"])
                     _check_finite(stored, part, numbers, texts)
-                    embeddings.write(number, stored)
+                    with self._explained():
+                        embeddings.write(number, stored)
                 stage.advance(len(window))
 
 
@@ -266,6 +294,20 @@ class _Heads(nn.Module):
                 own = module(own)
             pooled.append(own["sentence_embedding"])
         return {**features, "sentence_embedding": torch.cat(pooled, dim=-1)}
+
+
+def _describe(
+    name: str, encoder: SentenceTransformer, bf16: bool, edit: Callable[[str], str] | None, chosen: np.ndarray | None
+) -> dict[str, Any]:
+    """What makes a set another one."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "encoder": encoder_fingerprint(encoder),
+        "bf16": bf16,
+        "edited": edit is not None,
+        "chosen": None if chosen is None else hashlib.sha256(chosen.tobytes()).hexdigest(),
+    }
 
 
 def _encoder(modules: list[nn.Module], device: str | None) -> SentenceTransformer:
@@ -289,6 +331,11 @@ def _edited(edit: Callable[[str], str], sentence: str) -> str:
     view = edit(sentence)
     if not isinstance(view, str):
         raise ValueError(f"the edit must return a string, but gave {view!r:.80} for {sentence!r:.80}.")
+    if view != well_formed(view):
+        raise ValueError(
+            f"the edit gave {view!r:.80} for {sentence!r:.80}: no tokenizer takes its lone surrogate (half a "
+            "character). Edit whole characters."
+        )
     return view
 
 
@@ -307,24 +354,59 @@ def _check_finite(stored: np.ndarray, encoded: np.ndarray, rows: Sequence[int], 
         )
 
 
+def _read_text(root: Path, sentences: Iterable[str], least: int) -> Path:
+    """Put the text into the store ``root``, and return its folder."""
+    source = Source(iterate_sentences(sentences))
+    with explained(root, "writing the store", kept=False, source=source):
+        _check_root(root)
+        with _lock(root):
+            _mark(root)
+            incoming = root / "incoming"
+            if incoming.exists():  # of a process that was killed
+                shutil.rmtree(incoming)
+            try:
+                summary = spool_text(source, incoming)
+                check_enough(int(summary["rows"]), least)
+                text_folder = root / f"text-{str(summary['digest'])[:16]}"
+                install(incoming, text_folder)
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+    return text_folder
+
+
 def _check_root(root: Path) -> None:
     """Make the folder if need be, and refuse one that is something else or of a newer version."""
     if root.exists() and not root.is_dir():
         raise FileExistsError(f"the store {root} is a file. Name a folder.")
     root.mkdir(parents=True, exist_ok=True)
-    mark = root / "store.json"
-    if not mark.is_file():
-        if any(path.name != "lock" for path in root.iterdir()):
-            raise FileExistsError(
-                f"the folder {root} holds something else than a store. Name another one or empty it."
+    mark = root / MARK
+    if mark.is_file():
+        remedy = f'If the folder is a store, write {{"format": {FORMAT}}} into the file; else name another folder.'
+        version = read_json(mark, remedy).get("format")
+        if not isinstance(version, int) or version > FORMAT:
+            raise ValueError(
+                f"the store {root} is of format {version!r}, but this version of sbert-flow reads formats up to "
+                f"{FORMAT}. Update the package (pip install -U sbert-flow), or name another folder."
             )
-        write_json(mark, {"format": FORMAT})
-    version = json.loads(mark.read_text("utf-8")).get("format")
-    if not isinstance(version, int) or version > FORMAT:
-        raise ValueError(
-            f"the store {root} is of format {version!r}, but this version of sbert-flow reads formats up to {FORMAT}. "
-            "Update the package (pip install -U sbert-flow), or name another folder."
+        return
+    strange = [path.name for path in root.iterdir() if not _may_lie_in_a_new_store(path.name)]
+    if strange:
+        raise FileExistsError(
+            f"the folder {root} holds something else than a store, such as {min(strange)!r}. "
+            "Name another one or empty it."
         )
+
+
+def _may_lie_in_a_new_store(name: str) -> bool:
+    """Also what a kill leaves of writing the mark, and what a fresh disk holds."""
+    return name in ("lock", "lost+found") or (name.startswith(f"{MARK}.") and name.endswith(".tmp"))
+
+
+def _mark(root: Path) -> None:
+    """Say that the folder is a store."""
+    remove_leftovers(root, MARK)
+    if not (root / MARK).is_file():
+        write_json(root / MARK, {"format": FORMAT})
 
 
 @contextmanager

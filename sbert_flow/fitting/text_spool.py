@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ from sbert_flow.fitting.matrix_file import create_matrix, open_matrix, write_row
 SEEN = np.dtype([("high", "<u8"), ("low", "<u8"), ("end", "<u8")])
 """What is kept of each sentence while duplicates are looked for: 128 bits of hash and where its UTF-8 ends."""
 
-BUCKET_ROWS = 1 << 21
-"""Hashes sorted at a time: some 150 MB, whatever the size of the text."""
+RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("place", "<u8")])
+"""What a bucket holds of a sentence: its hash and the how-manieth it was."""
+
+BUCKET_ROWS = 1 << 20
+"""Hashes sorted at a time: some 80 MB, whatever the size of the text."""
 
 CHUNK_ROWS = 1 << 18
 
@@ -42,11 +46,15 @@ class TextSpool:
         spans = np.array(self._spans[start:stop])
         if not len(spans):
             return []
-        begin = int(spans[0, 0])
+        texts: list[str] = []
+        gaps = np.flatnonzero(spans[1:, 0] != spans[:-1, 1]) + 1
         with (self.folder / "text.utf8").open("rb") as file:
-            file.seek(begin)
-            text = file.read(int(spans[-1, 1]) - begin)
-        return [_decode(text[first - begin : last - begin]) for first, last in spans.tolist()]
+            for run in np.split(spans, gaps):  # what lies between are duplicates, of any size: they are not read
+                begin = int(run[0, 0])
+                file.seek(begin)
+                text = file.read(int(run[-1, 1]) - begin)
+                texts += [_decode(text[first - begin : last - begin]) for first, last in run.tolist()]
+        return texts
 
     def read_rows(self, rows: Iterable[int]) -> list[str]:
         """The sentences of these rows, in this order."""
@@ -63,10 +71,15 @@ def spool_text(sentences: Iterable[str], folder: Path) -> dict[str, int | str]:
     """Write the distinct ones of ``sentences`` into the new folder ``folder``; nothing of the text stays in memory.
 
     Two sentences are the same when 128 bits of their BLAKE2b hashes are: among 10^9 sentences the chance of a single
-    mistake is 10^-21. The hashes go to disk and are sorted bucket by bucket.
+    mistake is 10^-21. The hashes go to disk, are shared out to buckets in one pass and sorted bucket by bucket.
+
+    Lone surrogates, the half characters of broken text, which no tokenizer takes, are replaced by U+FFFD.
 
     Returns:
         ``{"rows": distinct sentences, "seen": sentences, "digest": of the distinct ones and their order}``.
+
+    Warns:
+        UserWarning: some held surrogates, once all have been read.
     """
     folder.mkdir()
     seen = _write_text(sentences, folder)
@@ -90,16 +103,27 @@ def install(incoming: Path, folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def well_formed(sentence: str) -> str:
+    """The sentence with each lone surrogate replaced by U+FFFD, and each pair by the character that it stands for."""
+    return sentence.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def _decode(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "replace")  # stores of before may hold surrogates
 
 
 def _write_text(sentences: Iterable[str], folder: Path) -> int:
-    end = seen = 0
+    end = seen = broken = 0
+    first_broken = ""
     with (folder / "text.utf8").open("wb") as text, (folder / "seen").open("wb") as records:
         chunk = np.empty(CHUNK_ROWS, dtype=SEEN)
         for sentence in sentences:
-            raw = sentence.encode("utf-8", "surrogatepass")  # broken text of the web has lone surrogates
+            try:
+                raw = sentence.encode()
+            except UnicodeEncodeError:
+                raw = well_formed(sentence).encode()
+                first_broken = first_broken or f"item {seen}, {sentence!r:.80}"
+                broken += 1
             text.write(raw)
             end += len(raw)
             hashed = hashlib.blake2b(raw, digest_size=16).digest()
@@ -109,6 +133,12 @@ def _write_text(sentences: Iterable[str], folder: Path) -> int:
             if row + 1 == CHUNK_ROWS:
                 records.write(chunk.tobytes())
         records.write(chunk[: seen % CHUNK_ROWS].tobytes())
+    if broken:
+        warnings.warn(
+            f"{broken} of the sentences hold surrogates (halves of characters: broken text), first {first_broken}. "
+            "U+FFFD takes the place of lone ones; mend the text if these sentences matter.",
+            stacklevel=5,
+        )
     return seen
 
 
@@ -116,24 +146,50 @@ def _first_occurrences(folder: Path, seen: int) -> np.ndarray:
     """For each sentence seen, whether it is the first of its kind; on disk too."""
     if not seen:
         return np.empty(0, dtype=bool)
-    records = np.memmap(folder / "seen", dtype=SEEN, mode="r")
     (folder / "keep").touch()
     reserve(folder / "keep", seen)  # writing to a map whose disk is full would end the process
     keep = np.memmap(folder / "keep", dtype=bool, mode="r+", shape=(seen,))
-    buckets = seen // BUCKET_ROWS + 1
-    for bucket in range(buckets):
-        found = []
-        for start in range(0, seen, CHUNK_ROWS):
-            chunk = records[start : start + CHUNK_ROWS]
-            places = np.flatnonzero(chunk["high"] % np.uint64(buckets) == bucket)
-            found.append((chunk["high"][places], chunk["low"][places], places + start))
-        high, low, place = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        order = np.lexsort((place, low, high))
-        high, low = high[order], low[order]
-        first = np.ones(len(order), dtype=bool)
-        first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        keep[place[order[first]]] = True
+    for bucket in _share_out(folder, seen):
+        keep[_first_of_kind(np.fromfile(bucket, dtype=RECORD))["place"]] = True
+        bucket.unlink()
+    (folder / "buckets").rmdir()
     return keep
+
+
+def _share_out(folder: Path, seen: int) -> list[Path]:
+    """Put the hashes into files of about ``BUCKET_ROWS``, equal hashes into the same one, in order."""
+    (folder / "buckets").mkdir()
+    buckets = seen // BUCKET_ROWS + 1
+    used: set[int] = set()
+    for start, chunk in _chunks(folder, seen):
+        records = np.empty(len(chunk), dtype=RECORD)
+        records["high"], records["low"] = chunk["high"], chunk["low"]
+        records["place"] = np.arange(start, start + len(chunk))
+        records = _first_of_kind(records)  # a line that comes a million times would fill its bucket
+        number = records["high"] % np.uint64(buckets)
+        order = np.argsort(number, kind="stable")
+        found, firsts = np.unique(number[order], return_index=True)
+        for bucket, part in zip(found.tolist(), np.split(records[order], firsts[1:]), strict=True):
+            with (folder / "buckets" / str(bucket)).open("ab") as file:
+                file.write(part.tobytes())
+            used.add(bucket)
+    return [folder / "buckets" / str(bucket) for bucket in sorted(used)]
+
+
+def _first_of_kind(records: np.ndarray) -> np.ndarray:
+    """The records whose hash has not come before, in their order."""
+    order = np.lexsort((records["low"], records["high"]))  # stable: the first of equal ones stays first
+    high, low = records["high"][order], records["low"][order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return records[np.sort(order[first])]
+
+
+def _chunks(folder: Path, seen: int) -> Iterator[tuple[int, np.ndarray]]:
+    """What was noted of the sentences, chunk by chunk with the number of the first; read, not mapped."""
+    with (folder / "seen").open("rb") as file:
+        for start in range(0, seen, CHUNK_ROWS):
+            yield start, np.fromfile(file, dtype=SEEN, count=CHUNK_ROWS)
 
 
 def _write_spans(folder: Path, seen: int, keep: np.ndarray) -> tuple[int, str]:
@@ -142,9 +198,7 @@ def _write_spans(folder: Path, seen: int, keep: np.ndarray) -> tuple[int, str]:
     create_matrix(folder / "spans.npy", (rows, 2), np.dtype("<u8"))
     written = 0
     begin = 0
-    records = np.memmap(folder / "seen", dtype=SEEN, mode="r") if seen else np.empty(0, dtype=SEEN)
-    for start in range(0, seen, CHUNK_ROWS):
-        chunk = np.array(records[start : start + CHUNK_ROWS])
+    for start, chunk in _chunks(folder, seen):
         begins = np.concatenate([[begin], chunk["end"][:-1]]).astype("<u8")
         begin = int(chunk["end"][-1])
         kept = keep[start : start + CHUNK_ROWS]

@@ -10,7 +10,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from sbert_flow.fitting import embedding_set, files, matrix_file
+from sbert_flow.fitting import embedding_set, files, fit_flow, matrix_file
+from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.modules.pooling import pooling_modules
@@ -112,6 +113,37 @@ def test_several_poolings_in_one_pass(tiny_encoder, sentences, tmp_path) -> None
         assert store.embed(alone, name=name).key == sets[name].key
 
 
+def test_poolings_that_were_begun_with_other_windows(tiny_encoder, sentences, tmp_path, monkeypatch) -> None:
+    transformer = SentenceTransformer(tiny_encoder, device="cpu")[0]
+    poolings = {name: pooling_modules(transformer, name) for name in ("cls", "layer:1", "first-last", "mean")}
+    alone = {
+        name: SentenceTransformer(modules=[transformer, *modules], device="cpu") for name, modules in poolings.items()
+    }
+    store = EmbeddingStore.open(tmp_path / "store", sentences[:60])
+    write = EmbeddingSet.write
+
+    def first_window_only(self, number, embeddings) -> None:
+        if number:
+            raise KeyboardInterrupt
+        write(self, number, embeddings)
+
+    monkeypatch.setattr(embedding_set, "WINDOW_ROWS", 32)
+    whole = store.embed(alone["cls"], name="cls")
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddingSet, "write", first_window_only)
+        for name, rows in (("layer:1", 16), ("first-last", 20)):
+            patch.setattr(embedding_set, "WINDOW_ROWS", rows)
+            with pytest.raises(KeyboardInterrupt):
+                store.embed(alone[name], name=name)
+    sets = store.embed_poolings(transformer, poolings)
+    assert {name: made.info["window_rows"] for name, made in sets.items()} == {
+        "cls": 32, "layer:1": 16, "first-last": 16, "mean": 16,
+    }  # fmt: skip
+    np.testing.assert_array_equal(sets["cls"].array, whole.array)
+    for name, encoder in alone.items():
+        np.testing.assert_allclose(sets[name].array, encoder.encode(store.sentences()), atol=1e-6)
+
+
 class TestFingerprint:
     def test_what_counts(self, tiny_encoder) -> None:
         def encoder(**changes) -> str:
@@ -168,21 +200,79 @@ class TestBadInput:
         with pytest.raises(FileExistsError, match="is a file"):
             EmbeddingStore.open(tmp_path / "letter.txt", SENTENCES)
 
+    def test_leftovers_of_a_kill_and_of_a_fresh_disk(self, tmp_path, encoder) -> None:
+        (tmp_path / "store.json.123.tmp").write_text('{"form')
+        (tmp_path / "lost+found").mkdir()
+        store = EmbeddingStore.open(tmp_path, SENTENCES)
+        assert sorted(path.name for path in tmp_path.iterdir())[:3] == ["lock", "lost+found", "store.json"]
+        (store.folder / "embeddings-0.json.123.tmp").write_text("{")
+        store.embed(encoder)
+        assert not list(tmp_path.rglob("*.tmp"))
+
+    def test_tmp_files_of_others_are_not_touched(self, tmp_path) -> None:
+        (tmp_path / "thesis.1.tmp").write_text("dear")
+        with pytest.raises(FileExistsError, match=r"something else than a store, such as 'thesis.1.tmp'"):
+            EmbeddingStore.open(tmp_path, SENTENCES)
+        assert (tmp_path / "thesis.1.tmp").is_file() and not (tmp_path / "lock").exists()
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff"])
+    def test_damaged_files_are_named(self, store, encoder, content) -> None:
+        embeddings = store.embed(encoder)
+        root = store.folder.parent
+        for path, remedy in (
+            (embeddings.path, "encoded anew"),
+            (store.folder / "text.json", "Delete the folder"),
+            (root / "store.json", "If the folder is a store"),
+        ):
+            before = path.read_bytes()
+            path.write_bytes(content.encode("latin-1"))
+            with pytest.raises(OSError, match=f"{path.name} is damaged.*{remedy}"):
+                EmbeddingStore.open(root, SENTENCES).embed(encoder)
+            path.write_bytes(before)
+        assert EmbeddingStore.open(root, SENTENCES).embed(encoder).complete
+
     def test_in_use(self, store, encoder, tmp_path) -> None:
         import multiprocessing
 
+        finished = store.embed(quick_encoder(seed=1)).key
         context = multiprocessing.get_context("spawn")
         ready, done = context.Event(), context.Event()
         process = context.Process(target=hold_lock, args=(store.folder / "lock", ready, done))
         process.start()
         ready.wait(60)
         try:
+            assert store.embed(quick_encoder(seed=1)).key == finished  # reading needs no lock
             with pytest.raises(OSError, match="being written by another process"):
                 store.embed(encoder)
         finally:
             done.set()
             process.join()
         assert store.embed(encoder).complete
+
+    def test_finished_sets_can_be_read_where_nothing_can_be_written(self, store, encoder, monkeypatch) -> None:
+        expected = store.embed(encoder).array
+        before = sorted(store.folder.parent.rglob("*"))
+        for path in before:
+            path.chmod(0o500 if path.is_dir() else 0o400)  # root may write all the same, hence:
+        monkeypatch.setattr("sbert_flow.fitting.store.FileLock", None)
+        np.testing.assert_array_equal(EmbeddingStore(store.folder).embed(encoder).array, expected)
+        assert sorted(store.folder.parent.rglob("*")) == before
+
+    def test_unfinished_sets_cannot_be_read(self, store, encoder) -> None:
+        def stop_at_50(sentence: str) -> str:
+            if sentence == SENTENCES[50]:
+                raise KeyboardInterrupt
+            return sentence
+
+        with pytest.raises(KeyboardInterrupt):
+            store.embed(encoder, name="half", edit=stop_at_50)
+        half = EmbeddingSet(next(store.folder.glob("half-*.json")))
+        assert not half.complete
+        for read in (lambda: half.array, lambda: half[:3], lambda: fit_flow(embeddings=half, show_progress_bar=False)):
+            with pytest.raises(ValueError, match=r"52 of the 100 embeddings in .*half-.* are not written yet.*embed"):
+                read()
+        store.embed(encoder, name="half", edit=str)
+        np.testing.assert_array_equal(half.array, encoder.encode(SENTENCES))
 
     def test_not_finite(self, store) -> None:
         encoder = quick_encoder()
@@ -208,6 +298,14 @@ class TestBadInput:
             store.embed(encoder, name="length", edit=len)
         with pytest.raises(ValueError, match="between 0 and 99"):
             store.embed(encoder, rows=[100])
+
+    def test_lone_surrogates(self, tmp_path, encoder) -> None:
+        with pytest.warns(UserWarning, match="1 of the sentences hold surrogates"):
+            store = EmbeddingStore.open(tmp_path / "store", [*SENTENCES, "w1 \ud800 w2"])
+        expected = encoder.encode([*SENTENCES, "w1 \ufffd w2"])
+        np.testing.assert_array_equal(store.embed(encoder).array, expected)
+        with pytest.raises(ValueError, match=r"lone surrogate.*Edit whole characters"):
+            store.embed(encoder, name="cut", edit=lambda sentence: sentence + "\ud83d")
 
     def test_full_disk_before_the_work(self, store, encoder, monkeypatch) -> None:
         def full(*_: object) -> None:
@@ -238,13 +336,40 @@ class TestBadInput:
         np.testing.assert_array_equal(store.embed(encoder).array, quick_encoder().encode(SENTENCES))
         assert encoded[:52] == SENTENCES[48:]
 
+    def test_errors_of_the_text_are_not_ours(self, tmp_path) -> None:
+        def corpus():
+            yield from SENTENCES
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "corpus.txt")
+
+        with pytest.raises(PermissionError, match=r"^\[Errno 13\] Permission denied: 'corpus.txt'$"):
+            EmbeddingStore.open(tmp_path / "store", corpus())
+
+    def test_errors_of_an_edit_are_not_ours(self, store, encoder) -> None:
+        def edit(sentence: str) -> str:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "synonyms.txt")
+
+        with pytest.raises(PermissionError, match=r"^\[Errno 13\] Permission denied: 'synonyms.txt'$"):
+            store.embed(encoder, name="synonyms", edit=edit)
+
+    def test_full_disk_while_text_is_read_keeps_nothing(self, tmp_path, monkeypatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", full)
+            with pytest.raises(OSError, match="disk is full: free some space") as caught:
+                EmbeddingStore.open(tmp_path / "store", SENTENCES)
+        assert "continues" not in str(caught.value)
+        assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["lock", "store.json"]
+
     def test_unwritable(self, tmp_path, monkeypatch) -> None:
         def refuse(self, *_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
         monkeypatch.setattr(Path, "mkdir", refuse)  # the tests may run as root, who may write anywhere
-        with pytest.raises(OSError, match="mend its permissions"):
+        with pytest.raises(OSError, match="mend its permissions") as caught:
             EmbeddingStore.open(tmp_path / "store", SENTENCES)
+        assert "continues" not in str(caught.value)
 
 
 def hold_lock(path: Path, ready, done) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import tracemalloc
+from itertools import chain, repeat
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,9 +32,26 @@ def test_first_occurrences_in_their_order(tmp_path_factory, sentences: list[str]
     assert spool.read_rows(rows) == [expected[row] for row in rows]
 
 
-def test_text_that_is_not_proper_unicode_survives(tmp_path, monkeypatch) -> None:
-    sentences = ["a\ud800b", "line\nbreak", "", "nul\0"]
+def test_any_character_survives(tmp_path, monkeypatch) -> None:
+    sentences = ["line\nbreak", "", "nul\0", "\ufeffmark", "\U0001f600", "\ufffd"]
     assert spooled(sentences, tmp_path / "text", monkeypatch).read() == sentences
+
+
+def test_lone_surrogates_are_replaced_with_one_warning(tmp_path, monkeypatch) -> None:
+    broken = ["good", "a\ud800b", "\udc00", "a\udfffb", "a pair: \ud83d\ude00"]
+    with pytest.warns(UserWarning, match=r"^4 of the sentences hold surrogates.*item 1, 'a\\ud800b'") as seen:
+        spool = spooled(broken, tmp_path / "text", monkeypatch)
+    assert len(seen) == 1
+    assert spool.read() == ["good", "a\ufffdb", "\ufffd", "a pair: \U0001f600"]
+    assert spooled(spool.read(), tmp_path / "again", monkeypatch).digest == spool.digest
+
+
+def test_a_spool_of_before_with_surrogates_can_be_read(tmp_path, monkeypatch) -> None:
+    spool = spooled(["a???b", "c"], tmp_path / "text", monkeypatch)
+    text = tmp_path / "text" / "text.utf8"
+    text.write_bytes(text.read_bytes().replace(b"???", "\ud800".encode("utf-8", "surrogatepass")))
+    assert spool.read(1) == ["c"]
+    assert spool.read(0, 1)[0].encode()
 
 
 @pytest.mark.parametrize("other", [["b", "a"], ["a"], ["a", "b", "c"], ["ab", ""]])
@@ -46,3 +66,22 @@ def test_sizes_of_buckets_make_no_difference(tmp_path, monkeypatch) -> None:
     one = spooled(sentences, tmp_path / "1", monkeypatch, bucket_rows=1000, chunk_rows=1000)
     many = spooled(sentences, tmp_path / "2", monkeypatch, bucket_rows=1, chunk_rows=7)
     assert (one.digest, one.read()) == (many.digest, many.read())
+
+
+def test_memory_does_not_grow_with_duplicates(tmp_path, monkeypatch) -> None:
+    few = [f"sentence {index}" for index in range(100)]
+    sentences = chain(few, repeat("x" * 200, 50_000), ["last"])  # 10 MB of text, 1.2 MB of hashes
+    tracemalloc.start()
+    try:
+        spool = spooled(sentences, tmp_path / "text", monkeypatch, bucket_rows=1000, chunk_rows=1000)
+        assert tracemalloc.get_traced_memory()[1] < 600_000
+        tracemalloc.reset_peak()
+        assert spool.read() == [*few, "x" * 200, "last"]
+        assert tracemalloc.get_traced_memory()[1] < 600_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_nothing_else_is_left(tmp_path, monkeypatch) -> None:
+    spooled(["a", "b", "a"] * 10, tmp_path / "text", monkeypatch)
+    assert sorted(path.name for path in (tmp_path / "text").iterdir()) == ["spans.npy", "text.json", "text.utf8"]

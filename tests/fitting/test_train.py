@@ -141,6 +141,15 @@ def test_damaged_checkpoint(tmp_path: Path) -> None:
         train_flow(layer(), EMBEDDINGS, RECIPES["noise"], checkpoint=Checkpoint(tmp_path / "c"))
 
 
+def test_a_finished_fit_leaves_no_file_of_a_kill(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "c")
+    checkpoint.write({"step": torch.zeros(1)})
+    (tmp_path / "c.123.tmp").write_bytes(b"half of it")
+    (tmp_path / "other.123.tmp").write_bytes(b"of another fit that is running")
+    checkpoint.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["other.123.tmp"]
+
+
 def test_store_and_memory_and_float16_give_the_same_flow(tmp_path: Path) -> None:
     model = quick_model()
     in_store = fit_flow(model, SENTENCES, recipe="noise", store=tmp_path, show_progress_bar=False)
