@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-<<<<<<< HEAD
-from collections.abc import Callable, Iterator
-=======
 import pickle
-from collections.abc import Iterator
->>>>>>> store-faults
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
