@@ -23,13 +23,13 @@ from spaces import drawn
 from sbert_flow import FlowLayer
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
 from sbert_flow.fitting import fit_flow, measure_shift, nuisance_moment
-from sbert_flow.fitting.adapt import COVARIANCE_SENTENCES
+from sbert_flow.fitting.adapt import covariance_to_adapt
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 from sbert_flow.modules.pooling import pooling_modules
 
-RECIPES = ("noise", "surface", "surface-flow")
+RECIPES = ("noise", "surface", "surface-flow", "mix")
 TEXT_SENTENCES = 3000
 EDITED = 300
 
@@ -122,7 +122,7 @@ def report(
 def adapt_to(layer: FlowLayer, x: torch.Tensor) -> None:
     """As sbert_flow.adapt, on embeddings."""
     seen = moments(x)
-    layer.adapt(seen.mean, seen.covariance if len(x) >= COVARIANCE_SENTENCES else None)
+    layer.adapt(seen.mean, covariance_to_adapt(layer, seen))
 
 
 def spearman(

@@ -55,10 +55,11 @@ def advise(
     console.print(table)
     for name, given in advice.items():
         console.print(f"{name}: {given}.".removesuffix(".."), highlight=False, markup=False)
-    separated = {name: given.measures.get("view_separation", 0.0) for name, given in advice.items()}
-    if len(separated) > 1 and any(separated.values()):
-        best = max(separated, key=separated.__getitem__)
-        console.print(f"Of these poolings take {best}: it tells edited sentences from others best.", highlight=False)
+        others = {key: value for key, value in given.measures.items() if key not in shown}
+        console.print(
+            "    " + ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in others.items()),
+            highlight=False, markup=False, style="dim",
+        )  # fmt: skip
     if json_file is not None:
         report = {name: asdict(given) for name, given in advice.items()}
         json_file.write_text(json.dumps(report, indent=2) + "\n", "utf-8")

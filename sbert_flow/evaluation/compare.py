@@ -20,10 +20,10 @@ from sentence_transformers.util import pairwise_cos_sim
 from sbert_flow.data import SentencePairs
 from sbert_flow.evaluation.sts import STSSuite, TaskScore
 from sbert_flow.fitting import fit_flow, fit_whitening, measure_shift, nuisance_moment
-from sbert_flow.fitting.adapt import LARGE_SHIFT
+from sbert_flow.fitting.adapt import Shift
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.store import EmbeddingStore
-from sbert_flow.fitting.surface import VIEWED_SENTENCES
+from sbert_flow.fitting.surface import viewed
 from sbert_flow.measures import effective_rank, eigenvalue_spectrum, mean_cosine, participation_ratio
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.build import build_model, load_encoder
@@ -31,7 +31,6 @@ from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.pipeline import encoder_before_map
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import RECIPES
-from sbert_flow.views import editable, make_views, surface_edits
 
 RAW, WHITENING, WHITENING_K = "raw", "whitening", "whitening-k"
 METHODS = (RAW, WHITENING, WHITENING_K, *RECIPES)
@@ -49,8 +48,8 @@ class Row:
         average: Spearman correlation, mean of the tasks, under the comparison's aggregation.
         mean_cosine, effective_rank, participation_ratio: of the tasks' sentences.
         fit_seconds: time of fitting the map, encoding left out.
-        shift: bits per dimension that the tasks' sentences take more than the text the flow was fitted on; None where
-            that was the tasks' own, or without a flow.
+        shift: of the tasks' sentences from the text that the flow was fitted on; None where that was their own, or
+            without a flow.
         histogram: shares of the tasks' pairs whose cosine lies between :data:`HISTOGRAM_EDGES`.
         spectrum: eigenvalues of the covariance of the tasks' sentences, as shares of their sum, largest first.
     """
@@ -63,7 +62,7 @@ class Row:
     effective_rank: float
     participation_ratio: float
     fit_seconds: float
-    shift: float | None
+    shift: Shift | None
     histogram: np.ndarray = field(repr=False)
     spectrum: np.ndarray = field(repr=False)
 
@@ -232,8 +231,7 @@ def _fits(
     for served in [[pairs] for pairs in suite.tasks] if each_task else [suite.tasks]:
         own = list(dict.fromkeys(sentence for pairs in served for sentence in pairs.sentences))
         sentences = own if text is None else list(dict.fromkeys(text))
-        edited = editable(sentences, VIEWED_SENTENCES, seed) if edits_needed else []
-        views = make_views(edited, surface_edits(sentences), seed) if edited else {}
+        edited, views = viewed(sentences, None, seed) if edits_needed else ([], {})
         yield _Fit(served, sentences, edited, views)
 
 
@@ -251,7 +249,7 @@ def _row(
     pooling: str, method: str, suite: STSSuite, space: _Space, fits: list[_Fit], k: int, seed: int, other_text: bool
 ) -> Row:
     scores: dict[str, TaskScore] = {}
-    shift: float | None = None
+    shift: Shift | None = None
     outputs, cosines, seconds = [], [], 0.0
     for fit in fits:
         part = STSSuite(fit.tasks, suite.aggregation)
@@ -262,7 +260,7 @@ def _row(
             layer = _fit(method, space, fit, k, seed)
             seconds += time.perf_counter() - start
             if other_text and isinstance(layer, FlowLayer):
-                shift = measure_shift(layer, z).bits_per_dimension
+                shift = measure_shift(layer, z)
             z = layer.outputs(z)
         array = z.numpy()
         embeddings = dict(zip(sentences, array, strict=True))
@@ -282,12 +280,15 @@ def _row(
 
 def _warn_of_shifts(rows: list[Row]) -> None:
     """One warning for all flows that the tasks' sentences lie far from."""
-    shifted = [f"{row.method} on {row.pooling} {row.shift:.2f}" for row in rows if (row.shift or 0) > LARGE_SHIFT]
+    shifted = [
+        f"{row.method} on {row.pooling} {row.shift.bits_per_dimension:.2f}"
+        for row in rows
+        if row.shift is not None and row.shift.large
+    ]
     if shifted:
         warnings.warn(
             "the tasks' sentences take more bits per dimension than the text that these flows were fitted on: "
-            f"{', '.join(shifted)}. It is another domain (or, with less than some thousand sentences, a flow that "
-            "learnt its text by heart), on which a map can fall below the raw encoder. Fit on text of the domain, or "
-            "adapt the fitted model: sbert-flow adapt.",
+            f"{', '.join(shifted)}. It is another domain, on which a map can fall below the raw encoder. Fit on text "
+            "of the domain, or adapt the fitted model: sbert-flow adapt.",
             stacklevel=3,
         )

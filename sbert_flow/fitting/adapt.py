@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
-from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.statistics import StreamingMoments, moments, shrunk
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
 from sbert_flow.modules.validation import check_embeddings, check_sentences
@@ -30,7 +31,7 @@ class Shift:
 
     Attributes:
         bits_per_dimension: by how much the new text is less likely, in bits per dimension.
-        interval: 95 % confidence interval of it, from the spread over sentences.
+        interval: 95 % confidence interval of it, from the spread over both texts' sentences.
         distance: between the means in the latent space, in units of the root mean square latent, per dimension.
         large: whether the whole interval lies above .1 bits per dimension.
         sentences: how many were measured.
@@ -49,9 +50,8 @@ class Shift:
 def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
     """Compare embeddings (n, d), as they come before the layer, with those that the layer was fitted on.
 
-    From 1,000 sentences on, a trained flow is compared with sentences that it was not trained on. Fitted on fewer, it
-    finds its own text more likely than other text of the same kind, by .1 bits per dimension and more. The surface map
-    hardly does (.02 from 300 sentences on).
+    Fitted on 200 sentences or more, the layer is compared with those that were held out of its fit. Fitted on fewer,
+    it finds its own text too likely, by an amount that is not known: the interval is infinite.
 
     Raises:
         ValueError: fewer than two rows, or a layer that does not know its own text.
@@ -61,7 +61,9 @@ def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
         raise ValueError("this flow does not know how likely its own text was. Fit it with sbert_flow.fit_flow.")
     to_bits = 1 / (layer.embedding_dimension * math.log(2))
     bits = (layer.log_prob_quantiles.double().mean() - layer.log_prob(x).double()) * to_bits
-    mean, error = bits.mean().item(), bits.std().item() / math.sqrt(len(x))
+    mean, known = bits.mean().item(), int(layer.log_prob_rows)
+    own_variance = (layer.log_prob_quantiles.double() * to_bits).var().item() / known if known else math.inf
+    error = math.sqrt(bits.var().item() / len(x) + own_variance)
     center = layer.latents(layer.center[None])[0]
     moved = layer.latents(x.mean(dim=0)[None])[0] - center
     return Shift(mean, (mean - 1.96 * error, mean + 1.96 * error), moved.square().mean().sqrt().item(), len(x))
@@ -71,8 +73,9 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     """Adapt a fitted model to new text, in place, without labels and without training.
 
     The mean of the embeddings is taken from the new text, and from 300 sentences on also half of the covariance that
-    the surface map divides by (layers with a front). What was fitted is kept: adapting again replaces the adaptation,
-    and ``model[-1].reset_adaptation()`` undoes it. Likelihoods stay those of the fitted text.
+    the surface map divides by (layers with a front that do not mix in the raw embedding). What was fitted is kept:
+    adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it. Likelihoods stay those of
+    the fitted text.
 
     Args:
         model: a SentenceTransformer with one fitted FlowLayer.
@@ -95,8 +98,18 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     x = check_embeddings(x, layer.embedding_dimension, min_rows=MIN_SENTENCES)
     shift = _shift_of_fit(layer, x)
     seen = moments(x)
-    layer.adapt(seen.mean, seen.covariance if len(x) >= COVARIANCE_SENTENCES else None)
+    layer.adapt(seen.mean, covariance_to_adapt(layer, seen))
     return shift
+
+
+def covariance_to_adapt(layer: FlowLayer, seen: StreamingMoments) -> Tensor | None:
+    """The covariance of new text that a layer is adapted to, shrunk as in the fit; None where the mean alone is.
+
+    Of few sentences it is too uncertain, and in a mixture with the raw embedding, for good spaces, it did harm.
+    """
+    if seen.count < COVARIANCE_SENTENCES or layer.raw_weight:
+        return None
+    return shrunk(seen.covariance, seen.count)
 
 
 def warn_if_shifted(model: SentenceTransformer, sentences: Sequence[str], *, batch_size: int = 32) -> None:
@@ -117,8 +130,7 @@ def warn_if_shifted(model: SentenceTransformer, sentences: Sequence[str], *, bat
     if shift.large:
         warnings.warn(
             f"this text takes {shift.bits_per_dimension:.2f} bits per dimension more than the text the flow was "
-            "fitted on: another domain, on which it can fall below the raw encoder (or a flow trained on less than "
-            "1,000 sentences, which it learnt by heart). Adapt it: sbert-flow adapt.",
+            "fitted on: another domain, on which it can fall below the raw encoder. Adapt it: sbert-flow adapt.",
             stacklevel=2,
         )
 

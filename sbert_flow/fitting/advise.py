@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,8 @@ from sbert_flow.fitting.surface import nuisance_moment, viewed
 from sbert_flow.flows import live_dimensions
 from sbert_flow.measures import effective_rank, iso_score, mean_cosine, population_participation_ratio, view_separation
 from sbert_flow.modules.pipeline import encoder_of
-from sbert_flow.modules.validation import check_sentences
+from sbert_flow.modules.validation import check_sentences, iterate_sentences
+from sbert_flow.views import bare
 
 SAMPLE = 1000
 """Sentences that are measured; their views number at most 300 an edit."""
@@ -34,6 +36,9 @@ LEAST_TEXT = 50
 FLOW_TEXT = 2000
 """Distinct sentences from which on a flow is trained behind the surface map."""
 
+MOST_OVERLAP = 0.2
+"""Share of words in common above which a text is too narrow; general text and STS have .02 to .12."""
+
 FLOW_BELOW = 6.0
 LEAVE_ABOVE = 8.5
 """Bounds of the view separation: in the spaces tried, maps gained below the first and lost above the second."""
@@ -43,7 +48,7 @@ MIX_RATIO = 70
 
 LEAVE = "leave"
 
-RULE = [2, SAMPLE, VIEWED, LEAST_TEXT, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO]
+RULE = [2, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO]
 """Advice that a store keeps is given again while these are the same."""
 
 
@@ -75,7 +80,7 @@ def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 
     docs/should-i-use-it.md.
 
     Args:
-        model: a SentenceTransformer; if it has a FlowLayer, what comes before the layer is judged.
+        model: a SentenceTransformer; if it has a map of ours, what comes before it is judged.
         sentences: text of the domain of use; duplicates count once.
         seed: of the sample and of the edits.
         batch_size: of the encoder.
@@ -83,7 +88,7 @@ def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 
     Raises:
         ValueError: no sentences, items that are not strings, embeddings that are all alike.
     """
-    listed = list(sentences) if not isinstance(sentences, str) else sentences
+    listed = list(iterate_sentences(sentences))
     distinct = check_sentences(listed, least=1)
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
     sample = [distinct[index] for index in order]
@@ -106,6 +111,15 @@ def advise_sample(
         chosen, views = viewed(sample, None, seed, count=VIEWED)
     except ValueError as error:
         return Advice("too little text", None, str(error), {"sentences": sentences})
+    overlap = word_overlap(chosen)
+    if overlap > MOST_OVERLAP:
+        return Advice(
+            "too little text",
+            None,
+            f"two random sentences share {overlap:.0%} of their words, so that an edited one cannot be told from "
+            f"another: near-duplicates, or a handful of words. {MOST_OVERLAP:.0%} are the most; give other text.",
+            {"sentences": sentences, "word_overlap": overlap},
+        )
     texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
     encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
     place = {text: index for index, text in enumerate(texts)}
@@ -114,7 +128,14 @@ def advise_sample(
         return encoded[[place[text] for text in block]]
 
     measures = measure(rows(sample), rows(chosen), {name: rows(block) for name, block in views.items()})
-    return decide({**measures, "sentences": sentences, "truncated": _truncated(encoder, sample)})
+    more = {"sentences": sentences, "truncated": _truncated(encoder, sample), "word_overlap": overlap}
+    return decide({**measures, **more})
+
+
+def word_overlap(sentences: list[str]) -> float:
+    """Mean share of words that two of the sentences have in common, of those that either has (Jaccard), 0 to 1."""
+    words = [frozenset(bare(word) for word in sentence.split()) for sentence in sentences]
+    return float(np.mean([len(a & b) / len(a | b) for a, b in itertools.combinations(words, 2)]))
 
 
 def advise_store(store: EmbeddingStore, encoder: SentenceTransformer, seed: int, batch_size: int) -> Advice:

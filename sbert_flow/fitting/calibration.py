@@ -16,12 +16,13 @@ SAMPLE = 20_000
 def note_fit(layer: FlowLayer, embeddings: Tensor | EmbeddingSet) -> None:
     """Give the layer the mean of the embeddings (n, d) that it was fitted on, and log densities, both of a sample.
 
-    The log densities of a trained flow are of rows that it was not trained on, where there are 1,000 rows or more: it
-    finds the others too likely.
+    The log densities are of rows that were held out of the fit, where there are 200 rows or more: it finds the others
+    too likely.
     """
     numbers = sample_rows(len(embeddings), SAMPLE, torch.Generator().manual_seed(0))
     rows = read_rows(embeddings, numbers)
-    center = rows.mean(dim=0, dtype=torch.float64)
-    if layer.steps_per_level and len(embeddings) >= HELD_OUT_FROM:
-        rows = rows[held_out(numbers).to(rows.device)]
-    layer.note_fit(center, layer.log_prob(rows).cpu())
+    apart = held_out(numbers).to(rows.device) if len(embeddings) >= HELD_OUT_FROM else None
+    fitted = rows if apart is None else rows[~apart]
+    center = fitted.mean(dim=0, dtype=torch.float64) if layer.affine is None else layer.affine.mean
+    log_probs = layer.log_prob(rows if apart is None else rows[apart]).cpu()
+    layer.note_fit(center, log_probs, 0 if apart is None else len(log_probs))

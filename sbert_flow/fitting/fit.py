@@ -133,7 +133,9 @@ def fit_flow(
         raise ValueError(f"epochs must be a whole number of at least 1, but got {epochs!r}.")
     check_dtype(dtype)
     if recipe != AUTO:
-        get_recipe(recipe)  # a wrong name is found before any work
+        named = get_recipe(recipe)  # a wrong name is found before any work
+        if edits is not None and not named.front:
+            raise ValueError(f"recipe {recipe!r} edits nothing: edits are for the surface recipes and 'mix'.")
     own = model if isinstance(model, FlowLayer) or model is None else split_at_flow(model)[1]
     progress = progress_of(progress, show_progress_bar)
     start = time.perf_counter()
@@ -230,13 +232,15 @@ def _from_sentences(
 def _layer_for(recipe: str, layer: FlowLayer, model: Any, of_its_shape: bool = False) -> FlowLayer:
     """The layer itself, or for a model a new one of the recipe's shape where the layer is a map of another kind."""
     settings = get_recipe(recipe)
-    kinds = [(x.front, x.steps_per_level > 0, x.raw_weight > 0) for x in (layer, settings)]
-    if kinds[0] == kinds[1] and not of_its_shape:
+    kinds = [(x.front, x.steps_per_level > 0) for x in (layer, settings)]
+    mixes = layer.raw_weight > 0 or settings.raw_weight == 0  # a weight of the user's is kept under any recipe
+    if kinds[0] == kinds[1] and mixes and not of_its_shape:
         return layer
     if not isinstance(model, SentenceTransformer):
         raise ValueError(
-            f"this FlowLayer is another kind of map (front, trained steps, raw weight: {kinds[0]}) than recipe "
-            f"{recipe!r} fits ({kinds[1]}). Leave the layer out for a new one of the recipe's shape."
+            f"this FlowLayer is another kind of map (front, trained steps: {kinds[0]}, raw weight "
+            f"{layer.raw_weight:g}) than recipe {recipe!r} fits ({kinds[1]}, {settings.raw_weight:g}). Leave it out "
+            "for a new one of the recipe's shape."
         )
     return FlowLayer(layer.embedding_dimension, **settings.shape).to(layer.noise_unit.device).train(layer.training)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -80,10 +81,33 @@ class StreamingMoments:
             self.count = total
 
 
-def moments(rows: Any, block_rows: int = 8192) -> StreamingMoments:
-    """Moments of anything with ``len``, a ``shape`` (n, d) and slices: array, memory map, tensor, EmbeddingSet."""
+def shrunk(covariance: Tensor, rows: int) -> Tensor:
+    r"""A covariance (d, d) of ``rows`` n, drawn towards a multiple of the identity with its trace:
+
+    .. math:: (1 - \rho) T + \rho \frac{\operatorname{tr} T}{d} I, \qquad \rho = \frac{d}{d + n}
+
+    The fewer the rows, the more of its directions are chance.
+    """
+    width = len(covariance)
+    rho = width / (width + rows)
+    return (1 - rho) * covariance + rho * covariance.trace() / width * torch.eye(width, dtype=covariance.dtype)
+
+
+def moments(
+    rows: Any, block_rows: int = 8192, leave_out: Callable[[Tensor], Tensor] | None = None
+) -> StreamingMoments:
+    """Moments of anything with ``len``, a ``shape`` (n, d) and slices: array, memory map, tensor, EmbeddingSet.
+
+    Args:
+        rows: the rows.
+        block_rows: how many are in memory at a time.
+        leave_out: says of row numbers which of them do not count, as booleans.
+    """
     accumulated = StreamingMoments(rows.shape[1])
     for start in range(0, len(rows), block_rows):
         block = rows[start : start + block_rows]
-        accumulated.update(block if isinstance(block, Tensor) else np.array(block))  # a copy: maps are read-only
+        block = block if isinstance(block, Tensor) else torch.from_numpy(np.array(block))  # a copy: maps are read-only
+        if leave_out is not None:
+            block = block[~leave_out(torch.arange(start, start + len(block))).to(block.device)]
+        accumulated.update(block)
     return accumulated

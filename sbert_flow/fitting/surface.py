@@ -11,7 +11,8 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from sbert_flow.fitting.embedding_set import EmbeddingSet
-from sbert_flow.fitting.statistics import moments
+from sbert_flow.fitting.sampling import HELD_OUT_FROM, held_out
+from sbert_flow.fitting.statistics import moments, shrunk
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.flows import surface_matrix, surface_moment
 from sbert_flow.modules import FlowLayer
@@ -99,18 +100,21 @@ def nuisance_of_store(
 def viewed(
     sentences: list[str], edits: Mapping[str, Edit] | None, seed: int, count: int = VIEWED_SENTENCES
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The sentences that are edited, and for each edit their views.
+    """The sentences that are edited, and for each edit their views; with the user's ``edits`` any sentence will do.
 
     Raises:
         ValueError: too few sentences of four words, separated by spaces; an edit failed.
     """
+    if edits is not None:  # the user's need no words
+        chosen = editable(sentences, count, seed, least_words=0)
+        return chosen, make_views(chosen, edits, seed)
     chosen = editable(sentences, count, seed)
     if len(chosen) < MIN_VIEWED_SENTENCES:
         raise ValueError(
             f"the surface map edits sentences of at least four words separated by spaces, and only {len(chosen)} of "
             f"{len(sentences)} are such; {MIN_VIEWED_SENTENCES} are needed. Recipe 'noise' needs no words."
         )
-    return chosen, make_views(chosen, surface_edits(sentences) if edits is None else edits, seed)
+    return chosen, make_views(chosen, surface_edits(sentences), seed)
 
 
 def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
@@ -127,18 +131,15 @@ def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
 
 
 def surface_front(embeddings: Tensor | EmbeddingSet, nuisance: Tensor, weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Arguments of :meth:`FlowLayer.set_front` for the surface map of embeddings (n, d), with W and its weight c.
+    """Arguments of :meth:`FlowLayer.set_front` for the surface map of embeddings (n, d), with W and its weight c.
 
-    The covariance of few rows is shrunk towards a multiple of the identity, by :math:`\rho = d / (d + n)`: the
-    fewer the rows, the more of its directions are chance.
+    T is shrunk (:func:`sbert_flow.fitting.statistics.shrunk`), and rows that are held out do not count.
     """
-    seen = moments(embeddings)
     rows, width = embeddings.shape
+    seen = moments(embeddings, leave_out=held_out if rows >= HELD_OUT_FROM else None)
     if not seen.std.max() > 0:
         raise ValueError(f"all {rows} embeddings are equal, so there is nothing to fit. Look at encoder and pooling.")
-    shrinkage = width / (width + rows)
-    mean_variance = seen.covariance.trace() / width
-    total = (1 - shrinkage) * seen.covariance + shrinkage * mean_variance * torch.eye(width, dtype=torch.float64)
+    total = shrunk(seen.covariance, seen.count)
     matrix = surface_matrix(total, nuisance, weight)
     square_scale = (matrix @ surface_moment(total, nuisance, weight) @ matrix).trace() / width
     return matrix, seen.mean, matrix @ total @ matrix / square_scale

@@ -17,7 +17,7 @@ from sbert_flow.fitting.checkpoint import Checkpoint
 from sbert_flow.fitting.embedding_set import EmbeddingSet
 from sbert_flow.fitting.interrupt import stop_at_signal
 from sbert_flow.fitting.progress import Progress
-from sbert_flow.fitting.sampling import HELD_OUT_FROM, ShuffledRows, read_rows, sample_rows
+from sbert_flow.fitting.sampling import HELD_OUT_FROM, ShuffledRows, held_out, read_rows, sample_rows
 from sbert_flow.flows.gradient import gradient_function
 from sbert_flow.losses import FlowAdamW, FlowNLLLoss
 from sbert_flow.losses.averaging import average_weight
@@ -85,7 +85,7 @@ def train_flow(
 ) -> list[dict[str, Any]]:
     """Initialise the layer on a sample of the embeddings and train it on all of them, from scratch.
 
-    With several processes each takes its share of every batch, and all end with the same weights. From 1,000 rows on,
+    With several processes each takes its share of every batch, and all end with the same weights. From 200 rows on,
     one in 20 is kept out of the batches, so that the likelihood of text can be compared with theirs.
 
     Args:
@@ -167,12 +167,16 @@ class _Loop:
     def start(self) -> None:
         """Draw the weights and set what depends on data, from rows that all ranks have written."""
         _set_front(self.layer, self.front, self.generator)
-        sample = read_rows(self.embeddings, sample_rows(len(self.embeddings), INIT_ROWS, self.generator))
+        numbers = sample_rows(len(self.embeddings), INIT_ROWS, self.generator)
+        if len(self.embeddings) >= HELD_OUT_FROM:
+            numbers = numbers[~held_out(numbers)]
+        sample = read_rows(self.embeddings, numbers)
         self.layer.initialize(sample, noise=self.recipe.noise, generator=self.generator)
         self._prepare()
 
     def resume(self, state: dict[str, Tensor]) -> None:
         """Go on from a checkpoint."""
+        self.layer.adaptation = None  # the fit that is resumed has forgotten it
         self.layer.load_state_dict({name: state[f"layer.{name}"] for name in self.layer.state_dict()})
         self._prepare()
         for name, tensor in self._tensors().items():

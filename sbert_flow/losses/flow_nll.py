@@ -83,6 +83,8 @@ class FlowNLLLoss(nn.Module):
         """Mean loss over the columns, a scalar; noise is added in training mode only."""
         layer = self._freeze()
         noise = self.noise if layer.training else 0.0
+        if layer.training:
+            layer.forget_text()  # what fit_flow noted is of the flow as it was
         # The whole model is called: its wrappers (DistributedDataParallel) have to see the flow's forward pass.
         outputs = [self.model(dict(column), return_log_det=True, noise=noise) for column in sentence_features]
         return self.compute_loss_from_embeddings(
@@ -118,6 +120,10 @@ class FlowNLLLoss(nn.Module):
 
 
 def _check_trainable(layer: FlowLayer) -> None:
+    if layer.adapted:
+        raise ValueError(
+            "this FlowLayer is adapted to new text, not trained for it. Call layer.reset_adaptation() first."
+        )
     if layer.steps_per_level == 0:
         raise ValueError("this FlowLayer is a linear map without trained steps. Fit it with sbert_flow.fit_flow.")
     if layer.affine is not None and not layer.affine.is_set:

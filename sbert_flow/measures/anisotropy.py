@@ -18,7 +18,7 @@ def mean_cosine(embeddings: np.ndarray) -> float:
     Raises:
         ValueError: NaN or infinite values, or fewer than two rows that are not zero.
     """
-    norms = np.linalg.norm(embeddings, axis=1)
+    norms = np.linalg.norm(np.asarray(embeddings, dtype=np.float64), axis=1)  # half precision would overflow
     if not np.isfinite(norms).all():
         raise ValueError(f"{int((~np.isfinite(norms)).sum())} of {len(norms)} embeddings hold NaN or infinity.")
     unit = embeddings[norms > 0].astype(np.float64) / norms[norms > 0, None]

@@ -81,6 +81,7 @@ class FlowLayer(MapLayer):
     noise_unit: Tensor
     center: Tensor
     log_prob_quantiles: Tensor
+    log_prob_rows: Tensor
     covariance_share: Tensor
 
     def __init__(
@@ -123,6 +124,7 @@ class FlowLayer(MapLayer):
         # Of the text that the flow was fitted on; zeros where unknown (an old file, another program's checkpoint).
         self.register_buffer("center", torch.zeros(embedding_dimension))
         self.register_buffer("log_prob_quantiles", torch.zeros(QUANTILES))
+        self.register_buffer("log_prob_rows", torch.zeros((), dtype=torch.long))
         if front:
             self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
         self.adaptation = FrozenAffine(embedding_dimension) if adapted else None
@@ -242,8 +244,14 @@ class FlowLayer(MapLayer):
         self.flow.reset_parameters(generator)
         self.initialized.fill_(False)
         self.adaptation = None
-        for known in (self.noise_unit, self.center, self.log_prob_quantiles):
-            known.zero_()
+        self.noise_unit.zero_()
+        self.forget_text()
+
+    def forget_text(self) -> None:
+        """Forget mean and likelihood of the fitted text, see :meth:`note_fit`."""
+        self.center.zero_()
+        self.log_prob_quantiles.zero_()
+        self.log_prob_rows.zero_()
 
     @torch.no_grad()
     def latents(self, embeddings: Any) -> Tensor:
@@ -294,9 +302,17 @@ class FlowLayer(MapLayer):
         return x
 
     @torch.no_grad()
-    def note_fit(self, center: Tensor, log_probs: Tensor) -> None:
-        """Keep what later text is compared with: mean (d,) and log densities (n,) of the fitted embeddings."""
+    def note_fit(self, center: Tensor, log_probs: Tensor, held_out: int = 0) -> None:
+        """Keep what later text is compared with: mean (d,) and log densities (n,) of embeddings of the fitted text.
+
+        Args:
+            center: the mean.
+            log_probs: the log densities.
+            held_out: how many of these are of embeddings that the map was not fitted on; without any, no error of
+                the comparison can be told.
+        """
         self.center.copy_(center)
+        self.log_prob_rows.fill_(held_out)
         ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES, dtype=torch.float64).round().long()
         self.log_prob_quantiles.copy_(log_probs.sort().values[ranks])
 
@@ -375,7 +391,7 @@ class FlowLayer(MapLayer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         # Files of before these statistics were kept lack them.
-        for name in ("center", "log_prob_quantiles", "covariance_share"):
+        for name in ("center", "log_prob_quantiles", "log_prob_rows", "covariance_share"):
             if hasattr(self, name):
                 state_dict.setdefault(prefix + name, getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -52,9 +52,9 @@ def split_at_flow(model: Any) -> tuple[list[nn.Module], FlowLayer]:
 
 
 def encoder_of(model: SentenceTransformer) -> SentenceTransformer:
-    """What comes before the model's flow, or the model itself if it has none."""
-    has_flow = any(isinstance(module, FlowLayer) for module in unwrap(model).children())
-    return encoder_before_flow(model) if has_flow else model
+    """What comes before the model's map, or the model itself if it has none."""
+    has_map = any(isinstance(module, MapLayer) for module in unwrap(model).children())
+    return encoder_before_map(model) if has_map else model
 
 
 def replace_flow(model: SentenceTransformer, layer: FlowLayer) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from sbert_flow.views.edits import DropWords, Edit, InsertWords, ToggleFinalMark, repeat, shuffle_words, surface_edits
 from sbert_flow.views.views import editable, make_views
-from sbert_flow.views.words import final_mark, function_words
+from sbert_flow.views.words import bare, final_mark, function_words
 
 __all__ = [
     "DropWords",
     "Edit",
     "InsertWords",
     "ToggleFinalMark",
+    "bare",
     "editable",
     "final_mark",
     "function_words",

@@ -11,9 +11,9 @@ MIN_WORDS = 4
 """Shorter sentences are not edited: too little is left to shuffle or to leave out."""
 
 
-def editable(sentences: Iterable[str], count: int, seed: int = 0) -> list[str]:
+def editable(sentences: Iterable[str], count: int, seed: int = 0, least_words: int = MIN_WORDS) -> list[str]:
     """A random sample of at most ``count`` sentences of at least four words, in their order."""
-    long = [sentence for sentence in sentences if len(sentence.split()) >= MIN_WORDS]
+    long = [sentence for sentence in sentences if len(sentence.split()) >= least_words]
     if len(long) <= count:
         return long
     return [long[index] for index in sorted(random.Random(seed).sample(range(len(long)), count))]

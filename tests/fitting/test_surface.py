@@ -11,18 +11,20 @@ from scipy.linalg import fractional_matrix_power
 
 from sbert_flow import FlowLayer, build_model, fit_flow
 from sbert_flow.fitting import estimate_nuisance, nuisance_moment
+from sbert_flow.fitting.sampling import held_out
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.views import editable, make_views, surface_edits
 
 
 def surface_map(x: np.ndarray, nuisance: np.ndarray, c: float) -> np.ndarray:
     """The formula of docs/surface-map.md, in numpy: the shrunk covariance is mapped to a mean variance of 1."""
-    total = np.cov(x.T, bias=True)
-    share = len(total) / (len(total) + len(x))
+    kept = x[~held_out(torch.arange(len(x))).numpy()] if len(x) >= 200 else x
+    total = np.cov(kept.T, bias=True)
+    share = len(total) / (len(total) + len(kept))
     total = (1 - share) * total + share * np.trace(total) / len(total) * np.eye(len(total))
     matrix = total + c * nuisance + 0.1 * np.trace(total) / len(total) * np.eye(len(total))
     root = np.real(fractional_matrix_power(matrix, -0.5))
-    return (x - x.mean(axis=0)) @ root / np.sqrt(np.trace(root @ total @ root) / len(total))
+    return (x - kept.mean(axis=0)) @ root / np.sqrt(np.trace(root @ total @ root) / len(total))
 
 
 def test_recipe_surface_is_the_formula(tiny_encoder: str, sentences: list[str]) -> None:
