@@ -70,7 +70,7 @@ def test_a_fit_on_few_sentences_does_not_know_its_shift() -> None:
 def test_adapting_the_mean_undoes_a_move() -> None:
     layer, x, _ = fitted("surface-flow")
     before = layer.latents(x)
-    layer.adapt(x.mean(dim=0) + 5)
+    layer.adapt(layer.center + 5)
     torch.testing.assert_close(layer.latents(x + 5), before, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(layer.inverse(layer.latents(x)), x, atol=1e-3, rtol=1e-3)
     assert not torch.allclose(layer.log_prob(x + 5), layer.log_prob(x))  # the density stays that of the fitted text
@@ -137,7 +137,7 @@ def test_adapted_model_saved_and_replaced_and_reset(tiny_encoder: str, sentences
 def test_fitting_again_forgets_the_adaptation_and_a_failed_fit_does_not() -> None:
     layer, x, nuisance = fitted("surface-flow")
     plain = layer.latents(x)
-    layer.adapt(x.mean(dim=0) + 5)
+    layer.adapt(layer.center + 5)
     adapted = layer.latents(x)
     with pytest.raises(ValueError, match="finite"):
         fit_flow(layer, embeddings=x, nuisance=nuisance * np.nan, recipe="surface-flow")
