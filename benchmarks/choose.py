@@ -26,12 +26,13 @@ from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, MIX_RATIO, SAMPLE, VIEWED, decide, measure
+from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, SAMPLE, VIEWED, decide, measure, word_overlap
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 
 RECIPES = ("noise", "surface", "surface-flow", "mix")
 METHODS = ("raw", "whitening", *RECIPES)
+LITTLE_GAIN = 4.0
 EDITED = 1000
 """Sentences behind W, as in fit_flow; never more than half of the text here."""
 
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for the picture (needs matplotlib)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task)]
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task, options.split)]
     sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences))
     random.Random(0).shuffle(sentences)  # as advise does: neighbours must not be paraphrases
     chosen, views = viewed(sentences, None, seed=0, count=options.edited)
@@ -57,7 +58,9 @@ def main() -> None:
     print("space | " + " | ".join(METHODS) + " | separation | PR | cosine | advice | regret", flush=True)
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     known = {(row["encoder"], row["pooling"]) for row in rows}
-    rows = [printed({**row, "sentences": len(sentences)}) for row in rows]
+    overlap = word_overlap(chosen[:VIEWED])
+    print(f"two sentences share {overlap:.0%} of their words")
+    rows = [printed({**row, "sentences": len(sentences), "word_overlap": overlap}) for row in rows]
     with TemporaryDirectory() as temporary:
         store = EmbeddingStore.open(options.store or temporary, texts)
         for encoder, model, poolings in encoders(options):
@@ -68,7 +71,11 @@ def main() -> None:
                 x, originals = (array[[place[text] for text in block]] for block in (sentences, chosen))
                 edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
                 few = {edit: view[:VIEWED] for edit, view in edited.items()}
-                numbers = {**measure(x[:SAMPLE], originals[:VIEWED], few), "sentences": len(sentences)}
+                numbers = {
+                    **measure(x[:SAMPLE], originals[:VIEWED], few),
+                    "sentences": len(sentences),
+                    "word_overlap": overlap,
+                }
                 nuisance = nuisance_moment(
                     torch.from_numpy(originals), {edit: torch.from_numpy(view) for edit, view in edited.items()}
                 )
@@ -156,26 +163,72 @@ def summary(rows: list[dict[str, Any]]) -> None:
     above = [f"{row['encoder']} {row['pooling']} {row['regret']:.1f}" for row in rows if row["regret"] > 1.0]
     print("advice above 1.0: " + ("; ".join(above) or "none"))
     print("\nencoder | best pooling, as advised | pooling with the largest view separation | mean pooling")
-    losses = []
+    behind = []
     for encoder in dict.fromkeys(row["encoder"] for row in rows):
         own = {row["pooling"]: row.get(row["advice"], row["raw"]) for row in rows if row["encoder"] == encoder}
         if len(own) > 1:
             separated = max((row for row in rows if row["encoder"] == encoder), key=lambda row: row["view_separation"])
             chosen = [max(own, key=own.__getitem__), separated["pooling"], *(["mean"] if "mean" in own else [])]
             print(f"{encoder} | " + " | ".join(f"{name} {own[name]:.1f}" for name in chosen))
-            losses.append(own[chosen[0]] - own[chosen[1]])
-    print(
-        f"the pooling with the largest separation loses {np.mean(losses):.2f} on average, {np.max(losses):.2f} at most"
-    )
-    separation = np.array([row["view_separation"] for row in rows])
-    flat = np.array([row["participation_ratio"] > MIX_RATIO for row in rows])
-    names = np.array([row["encoder"] for row in rows])
-    for left_out, groups in {"space": np.arange(len(rows)), "encoder": names}.items():
-        if len(set(groups)) > 1:
-            regret = np.concatenate(
-                [_held_out(separation, flat, lost, groups == group) for group in sorted(set(groups))]
-            )
+            behind.append(own[chosen[0]] - own[chosen[1]])
+    if behind:
+        print(f"that pooling loses {np.mean(behind):.2f} on average, {np.max(behind):.2f} at most")
+    few = np.array([max(row[m] for m in METHODS) - row["raw"] < LITTLE_GAIN for row in rows])
+    if few.any():
+        print(f"over the {few.sum()} spaces where the best map gains less than {LITTLE_GAIN:g}:")
+        for rule, regret in rules.items():
+            print(f"{rule} | mean {regret[few].mean():.2f} | worst {regret[few].max():.2f}")
+    losses, fitted = candidate_rules(rows, lost)
+    print("two bounds on one measure, the best over all spaces: raw beyond the one, mix beyond the other")
+    for measure_name, own in fitted.items():
+        best = losses[own][losses[own].mean(axis=1).argmin()]
+        print(f"{measure_name} | mean {best.mean():.2f} | worst {best.max():.2f}")
+    both = losses[fitted["view_separation, participation_ratio"]]
+    groups = {
+        "space": [f"{row['encoder']} {row['pooling']}" for row in rows],
+        "encoder": [row["encoder"] for row in rows],
+        "family": [row["encoder"].replace("between", "all").replace(" ", "-").split("-")[0] for row in rows],
+    }
+    for left_out, names in groups.items():
+        if len(set(names)) > 1:
+            held = [np.array([name == group for name in names]) for group in dict.fromkeys(names)]
+            regret = np.concatenate([both[both[:, ~out].mean(axis=1).argmin()][out] for out in held])
             print(f"bounds set without the {left_out}: mean {regret.mean():.2f}, worst {regret.max():.2f}")
+
+
+def candidate_rules(rows: list[dict[str, Any]], lost: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, slice]]:
+    """Regret of many rules in every space, (rules, spaces), and which of them belong to which measure."""
+    columns = {
+        "view_separation": np.array([row["view_separation"] for row in rows]),
+        "participation_ratio": np.array([row["participation_ratio"] for row in rows]),
+        "mean_cosine": -np.array([row["mean_cosine"] for row in rows]),
+    }
+    losses: list[np.ndarray] = []
+    places: dict[str, slice] = {}
+
+    def add(name: str, leave: list[np.ndarray], mix: list[np.ndarray]) -> None:
+        start = len(losses)
+        for none, both in zip(leave, mix, strict=True):
+            losses.append(np.where(none, lost["raw"], np.where(both, lost["mix"], lost["surface-flow"])))
+        places[name] = slice(start, len(losses))
+
+    for name, values in columns.items():
+        grid = np.quantile(values, np.linspace(0, 1, 53))
+        pairs = [(low, high) for low in grid for high in [*grid, np.inf] if low <= high]
+        add(name, [values >= high for _, high in pairs], [values >= low for low, _ in pairs])
+    separation, ratio = columns["view_separation"], columns["participation_ratio"]
+    bounds = [
+        (low, high, most)
+        for low in np.arange(2, 12, 0.5)
+        for high in np.arange(low, 12, 0.5)
+        for most in range(40, 110, 10)
+    ]
+    add(
+        "view_separation, participation_ratio",
+        [separation >= high for _, high, _ in bounds],
+        [(separation >= low) | (ratio > most) for low, _, most in bounds],
+    )
+    return np.array(losses), places
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -202,18 +255,6 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes.legend(loc="center right")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
-
-
-def _held_out(separation: np.ndarray, flat: np.ndarray, lost: dict[str, np.ndarray], held: np.ndarray) -> np.ndarray:
-    """Regret in the spaces ``held`` of the two bounds of view separation that are best on the others."""
-
-    def regret(low: float, high: float) -> np.ndarray:
-        mix = np.where(separation < high, lost["mix"], lost["raw"])
-        return np.where((separation < low) & ~flat, lost["surface-flow"], mix)
-
-    grid = np.arange(2, 14, 0.25)
-    candidates = [regret(low, high) for low in grid for high in grid if low <= high]
-    return min(candidates, key=lambda values: values[~held].mean())[held]
 
 
 if __name__ == "__main__":

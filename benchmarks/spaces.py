@@ -33,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pooling", action="append", help="default: every layer, and all named ones")
     parser.add_argument("--task", action="append", help="task; may be repeated; default the seven")
+    parser.add_argument("--split", default="test", help="default test")
     parser.add_argument("--pairs", type=int, help="pairs of each task, drawn at random; default all")
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--store", help="folder that keeps the embeddings")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task)]
+    tasks = [drawn(task, options.pairs) for task in read_sts(options.sts, options.task, options.split)]
     chooser = [read_sts(options.sts, ["SICK-R"], split)[0] for split in ("train", "validation")]
     texts = [list(dict.fromkeys(s for task in part for s in task.sentences)) for part in (chooser, tasks)]
     random.Random(0).shuffle(texts[1])

@@ -114,3 +114,11 @@ def test_embeddings_alone_get_the_noise_flow() -> None:
 def test_auto_says_when_there_is_too_little_text(minilm: str) -> None:
     with pytest.raises(ValueError, match="too little text: there are 20 different sentences"):
         fit_flow(build_model(minilm, "layer:3"), sample_sentences()[:20], show_progress_bar=False)
+
+
+@pytest.mark.parametrize(("separation", "decision"), [(2.0, "mix"), (5.0, "leave"), (9.0, "leave")])
+def test_rule_for_text_of_a_narrow_domain(separation: float, decision: str) -> None:
+    measures = {"view_separation": separation, "participation_ratio": 20, "sentences": 5000, "word_overlap": 0.15}
+    advice = decide(measures)
+    assert advice.decision == decision and "share 15% of their words" in advice.reason
+    assert decide({**measures, "word_overlap": 0.05, "view_separation": 2.0}).decision == "flow"
