@@ -220,8 +220,13 @@ def _from_sentences(
     if recipe == AUTO:
         advice = advise_store(store, encoder, seed, encoding["batch_size"])
         if advice.recipe is None:
-            other = "mix" if advice.decision == LEAVE else WITHOUT_SENTENCES
-            raise ValueError(f"{advice}\nName a recipe, such as {other!r}, to fit one all the same.")
+            leave = advice.decision == LEAVE
+            instead = "Use the encoder without a map. " if leave else ""
+            other = "mix" if leave else WITHOUT_SENTENCES
+            raise ValueError(
+                f"nothing is fitted. {advice}\n{instead}Name a recipe (recipe={other!r}, --recipe {other}) to fit one "
+                "all the same."
+            )
         recipe = advice.recipe
     layer = _layer_for(recipe, split_at_flow(model)[1], model, of_its_shape=advice is not None)
     if get_recipe(recipe).front and nuisance is None:  # first, since text without words is found out here

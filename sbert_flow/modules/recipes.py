@@ -85,5 +85,6 @@ def get_recipe(name: str) -> Recipe:
         ValueError: there is none of that name.
     """
     if name not in RECIPES:
-        raise ValueError(f"recipe must be one of {', '.join(map(repr, RECIPES))}, but got {name!r}.")
+        known = ", ".join(map(repr, [AUTO, *RECIPES]))
+        raise ValueError(f"recipe must be one of {known}, but got {name!r}; 'whitening' is fit_whitening's.")
     return RECIPES[name]
