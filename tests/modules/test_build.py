@@ -116,7 +116,7 @@ def test_half_precision_weights_are_loaded_in_float32_on_a_cpu(tmp_path):
         ({"pooling": "median"}, "pooling must be one of mean, cls, max, first-last.*layer:K, but got 'median'"),
         ({"pooling": "layer:4"}, r"'layer:4' is out of range: the encoder has the layers 0 \(embeddings\) to 3"),
         ({"pooling": "layer:-1"}, "pooling must be one of"),
-        ({"recipe": "best"}, "recipe must be one of 'noise', 'paper'.*but got 'best'"),
+        ({"recipe": "best"}, "recipe must be one of 'auto', 'noise', 'paper'.*but got 'best'"),
     ],
 )
 def test_unknown_names(tiny_encoder, arguments, message):
