@@ -79,7 +79,10 @@ ENCODER_RECIPES = {
         3e-5, lambda model, seed: MultipleNegativesRankingLoss(model, scale=20.0), twice, resumable=True
     ),
     # Wang et al., Findings of EMNLP 2021. Its decoder is not kept in checkpoints.
-    "tsdae": EncoderRecipe(3e-5, lambda model, seed: DenoisingAutoEncoderLoss(model), damaged, resumable=False),
+    # The library loads the decoder anew, in the dtype of the checkpoint's file, which may be half precision.
+    "tsdae": EncoderRecipe(
+        3e-5, lambda model, seed: DenoisingAutoEncoderLoss(model).to(model.dtype), damaged, resumable=False
+    ),
     # Carlsson et al., ICLR 2021. Its second encoder is not kept in checkpoints.
     "ct": EncoderRecipe(1e-5, lambda model, seed: ContrastiveTensionLoss(model), tension, resumable=False),
 }

@@ -12,6 +12,7 @@ from sbert_flow.data import sample_pairs
 from sbert_flow.evaluation.sts import STSSuite
 from sbert_flow.fitting import load_trainable, train_encoder
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, damaged, tension
+from tests.tiny_encoder import make_tiny_encoder
 
 
 def equal_weights(first, second):
@@ -34,6 +35,14 @@ def test_every_recipe_trains_the_encoder(recipe, tiny_encoder, sentences, tmp_pa
     assert not equal_weights(start, model)
     assert torch.isfinite(model.encode(sentences[:4], convert_to_tensor=True)).all()
     assert model.max_seq_length == 64  # only training cuts shorter
+
+
+@pytest.mark.parametrize("recipe", ENCODER_RECIPES)
+def test_every_recipe_trains_a_checkpoint_in_half_precision(recipe, sentences, tmp_path):
+    encoder = make_tiny_encoder(tmp_path / "encoder", torch.float16)
+    model, done = train(encoder, sentences[:96], tmp_path / "run", recipe)
+    assert done.steps == 4 and model.dtype == torch.float32
+    assert torch.isfinite(model.encode(sentences[:4], convert_to_tensor=True)).all()
 
 
 def test_the_best_step_is_kept(tiny_encoder, sentences, tmp_path):
