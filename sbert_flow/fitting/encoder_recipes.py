@@ -79,9 +79,9 @@ ENCODER_RECIPES = {
         3e-5, lambda model, seed: MultipleNegativesRankingLoss(model, scale=20.0), twice, resumable=True
     ),
     # Wang et al., Findings of EMNLP 2021. Its decoder is not kept in checkpoints.
-    # The library loads the decoder anew, in the dtype of the checkpoint's file, which may be half precision.
+    # The library loads the decoder anew, in the dtype of the checkpoint's file, and ties the encoder's weights to it.
     "tsdae": EncoderRecipe(
-        3e-5, lambda model, seed: DenoisingAutoEncoderLoss(model).to(model.dtype), damaged, resumable=False
+        3e-5, lambda model, seed: DenoisingAutoEncoderLoss(model).float(), damaged, resumable=False
     ),
     # Carlsson et al., ICLR 2021. Its second encoder is not kept in checkpoints.
     "ct": EncoderRecipe(1e-5, lambda model, seed: ContrastiveTensionLoss(model), tension, resumable=False),
