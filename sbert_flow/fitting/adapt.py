@@ -12,6 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from sbert_flow.fitting.advise import LEAVE, SAMPLE, advise_sample
 from sbert_flow.fitting.statistics import StreamingMoments, moments, shrunk
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
@@ -77,6 +78,9 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it. Likelihoods stay those of
     the fitted text.
 
+    Where :func:`sbert_flow.advise` would leave the encoder alone on the new text, a warning says so: no adaptation
+    mends a map that should not be there.
+
     Args:
         model: a SentenceTransformer with one fitted FlowLayer.
         sentences: unlabelled text of the new domain; at least 50 different ones.
@@ -97,9 +101,21 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     x = encoder.encode(distinct, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     x = check_embeddings(x, layer.embedding_dimension, min_rows=MIN_SENTENCES)
     shift = _shift_of_fit(layer, x)
+    _warn_if_better_alone(encoder, distinct, batch_size)
     seen = moments(x)
     layer.adapt(seen.mean, covariance_to_adapt(layer, seen))
     return shift
+
+
+def _warn_if_better_alone(encoder: SentenceTransformer, distinct: list[str], batch_size: int) -> None:
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))[:SAMPLE].tolist()
+    advice = advise_sample(encoder, [distinct[index] for index in order], len(distinct), batch_size=batch_size)
+    if advice.decision == LEAVE:
+        warnings.warn(
+            f"on this text the encoder without the map is likely better: {advice.reason} The map is adapted all the "
+            "same; compare both if you have labelled pairs.",
+            stacklevel=3,
+        )
 
 
 def covariance_to_adapt(layer: FlowLayer, seen: StreamingMoments) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 
 import numpy as np
@@ -176,3 +177,16 @@ def test_warning_on_another_domain_and_none_on_its_own(tiny_encoder: str, senten
         warn_if_shifted(encoder_before_flow(model), far)
         adapt(model, far)
         warn_if_shifted(model, far)
+
+
+def test_adapting_to_text_on_which_the_encoder_is_better_alone_says_so(
+    tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_model(tiny_encoder, recipe="surface")
+    fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
+    rule = importlib.import_module("sbert_flow.fitting.advise")
+    monkeypatch.setattr(rule, "LEAVE_ABOVE", -100.0)
+    monkeypatch.setattr(rule, "NARROW_LEAVE", -100.0)
+    with pytest.warns(UserWarning, match="the encoder without the map is likely better: an edited sentence lies"):
+        adapt(model, sentences[300:])
+    assert model[-1].adapted
