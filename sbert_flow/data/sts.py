@@ -79,6 +79,10 @@ def pairs_from_rows(rows: Iterable[tuple[str, Any]], name: str) -> SentencePairs
         first, second, score = (row[column] for column in COLUMNS)
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"{place}: sentence1 and sentence2 must be strings.")
+        try:
+            (first + second).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{place}: a sentence holds a surrogate, half of a character. Mend the text.") from error
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
             raise ValueError(f"{place}: score must be a number, but is {score!r}.")
         pairs.sentences1.append(first)

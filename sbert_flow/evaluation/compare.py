@@ -31,6 +31,7 @@ from sbert_flow.modules.map_layer import MapLayer
 from sbert_flow.modules.pipeline import encoder_before_map
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import RECIPES
+from sbert_flow.modules.validation import check_sentences
 
 RAW, WHITENING, WHITENING_K = "raw", "whitening", "whitening-k"
 METHODS = (RAW, WHITENING, WHITENING_K, *RECIPES)
@@ -157,7 +158,10 @@ def compare(
     if text is not None and each_task:
         raise ValueError("each_task fits on each task's own sentences: leave the text out.")
     suite = STSSuite(tasks, aggregation)
-    name = str(encoder) if isinstance(encoder, (str, Path)) else "encoder"
+    text = None if text is None else check_sentences(text)
+    name = "encoder"
+    if isinstance(encoder, (str, Path)):
+        name = Path(encoder).name if Path(encoder).is_dir() else str(encoder)  # tables are shown to others
     progress = progress or Progress("quiet")
     model = load_encoder(str(encoder)) if isinstance(encoder, (str, Path)) else encoder
     embed = _embedder(model, poolings, batch_size)
@@ -230,7 +234,7 @@ def _fits(
 ) -> Iterator[_Fit]:
     for served in [[pairs] for pairs in suite.tasks] if each_task else [suite.tasks]:
         own = list(dict.fromkeys(sentence for pairs in served for sentence in pairs.sentences))
-        sentences = own if text is None else list(dict.fromkeys(text))
+        sentences = own if text is None else list(text)
         edited, views = viewed(sentences, None, seed) if edits_needed else ([], {})
         yield _Fit(served, sentences, edited, views)
 

@@ -22,8 +22,8 @@ from sbert_flow.fitting.files import Source, explained, read_json, remove_leftov
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.progress import Progress
 from sbert_flow.fitting.sampling import sample_rows
-from sbert_flow.fitting.text_spool import TextSpool, install, spool_text, well_formed
-from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences
+from sbert_flow.fitting.text_spool import TextSpool, install, spool_text
+from sbert_flow.modules.validation import MIN_ROWS, check_enough, iterate_sentences, well_formed
 
 FORMAT = 1
 """Version of the layout on disk. A store of a later one is refused."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -73,13 +72,8 @@ def spool_text(sentences: Iterable[str], folder: Path) -> dict[str, int | str]:
     Two sentences are the same when 128 bits of their BLAKE2b hashes are: among 10^9 sentences the chance of a single
     mistake is 10^-21. The hashes go to disk, are shared out to buckets in one pass and sorted bucket by bucket.
 
-    Lone surrogates, the half characters of broken text, which no tokenizer takes, are replaced by U+FFFD.
-
     Returns:
         ``{"rows": distinct sentences, "seen": sentences, "digest": of the distinct ones and their order}``.
-
-    Warns:
-        UserWarning: some held surrogates, once all have been read.
     """
     folder.mkdir()
     seen = _write_text(sentences, folder)
@@ -103,27 +97,16 @@ def install(incoming: Path, folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def well_formed(sentence: str) -> str:
-    """The sentence with each lone surrogate replaced by U+FFFD, and each pair by the character that it stands for."""
-    return sentence.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")  # stores of before may hold surrogates
 
 
 def _write_text(sentences: Iterable[str], folder: Path) -> int:
-    end = seen = broken = 0
-    first_broken = ""
+    end = seen = 0
     with (folder / "text.utf8").open("wb") as text, (folder / "seen").open("wb") as records:
         chunk = np.empty(CHUNK_ROWS, dtype=SEEN)
         for sentence in sentences:
-            try:
-                raw = sentence.encode()
-            except UnicodeEncodeError:
-                raw = well_formed(sentence).encode()
-                first_broken = first_broken or f"item {seen}, {sentence!r:.80}"
-                broken += 1
+            raw = sentence.encode()
             text.write(raw)
             end += len(raw)
             hashed = hashlib.blake2b(raw, digest_size=16).digest()
@@ -133,12 +116,6 @@ def _write_text(sentences: Iterable[str], folder: Path) -> int:
             if row + 1 == CHUNK_ROWS:
                 records.write(chunk.tobytes())
         records.write(chunk[: seen % CHUNK_ROWS].tobytes())
-    if broken:
-        warnings.warn(
-            f"{broken} of the sentences hold surrogates (halves of characters: broken text), first {first_broken}. "
-            "U+FFFD takes the place of lone ones; mend the text if these sentences matter.",
-            stacklevel=5,
-        )
     return seen
 
 

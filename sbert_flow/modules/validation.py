@@ -65,11 +65,13 @@ def iterate_sentences(sentences: Any) -> Iterator[str]:
     Args:
         sentences: any iterable of strings.
 
+    Lone surrogates, the half characters of broken text, which no tokenizer takes, are replaced by U+FFFD.
+
     Raises:
         ValueError: a single string, something that is not iterable (both at once), an item that is not a string.
 
     Warns:
-        UserWarning: some are empty, once all have passed.
+        UserWarning: some are empty; some held surrogates; once all have passed.
     """
     if isinstance(sentences, str) or not isinstance(sentences, Iterable):
         raise ValueError(
@@ -79,7 +81,8 @@ def iterate_sentences(sentences: Any) -> Iterator[str]:
 
 
 def _checked(sentences: Iterable[Any]) -> Iterator[str]:
-    empty = 0
+    empty = broken = 0
+    first_broken = ""
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise ValueError(
@@ -87,9 +90,24 @@ def _checked(sentences: Iterable[Any]) -> Iterator[str]:
                 "Remove it or convert it to a string."
             )
         empty += not sentence.strip()
-        yield sentence
+        mended = well_formed(sentence)
+        if mended != sentence:
+            first_broken = first_broken or f"item {index}, {sentence!r:.80}"
+            broken += 1
+        yield mended
     if empty:
         warnings.warn(f"{empty} of the sentences are empty; all their embeddings are the same point.", stacklevel=3)
+    if broken:
+        warnings.warn(
+            f"{broken} of the sentences hold surrogates (halves of characters: broken text), first {first_broken}. "
+            "U+FFFD takes the place of lone ones; mend the text if these sentences matter.",
+            stacklevel=3,
+        )
+
+
+def well_formed(sentence: str) -> str:
+    """The sentence with each lone surrogate replaced by U+FFFD, and each pair by the character that it stands for."""
+    return sentence.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def check_enough(distinct: int, least: int = MIN_ROWS) -> None:
@@ -112,7 +130,7 @@ def check_sentences(sentences: Any, least: int = MIN_ROWS) -> list[str]:
         ValueError: a single string, items that are not strings, too few distinct sentences.
 
     Warns:
-        UserWarning: some are empty.
+        UserWarning: some are empty; some held lone surrogates, which U+FFFD replaces.
     """
     distinct = list(dict.fromkeys(iterate_sentences(sentences)))
     check_enough(len(distinct), least)

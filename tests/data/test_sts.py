@@ -37,6 +37,7 @@ def test_tasks_that_are_there(tmp_path):
         ([row(1), row(None)], "line 2: score must be a number, but is None"),
         ([row(1), row(float("nan"))], "score must be a number, but is nan"),
         ([row(1), {**row(2), "sentence1": 5}], "line 2: sentence1 and sentence2 must be strings"),
+        ([row(1), {**row(2), "sentence1": "half: \ud800"}], "line 2: a sentence holds a surrogate"),
         ([row(3), row(3)], "needs at least two different scores"),
     ],
 )

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,7 +195,9 @@ def test_command_writes_all_its_files(tiny_encoder, tasks, tmp_path):
         f"comparison.{ending}" for ending in ("json", "csv", "md", "png")
     }
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert "quoted: BERT-large" in (tmp_path / "out" / "comparison.md").read_text()
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert "quoted: BERT-large" in table
+    assert Path(tiny_encoder).name in table and tiny_encoder not in table  # others need not know where it lay
 
 
 def test_missing_matplotlib_gives_the_pip_line(comparison, tmp_path, monkeypatch):

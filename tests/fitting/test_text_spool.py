@@ -37,15 +37,6 @@ def test_any_character_survives(tmp_path, monkeypatch) -> None:
     assert spooled(sentences, tmp_path / "text", monkeypatch).read() == sentences
 
 
-def test_lone_surrogates_are_replaced_with_one_warning(tmp_path, monkeypatch) -> None:
-    broken = ["good", "a\ud800b", "\udc00", "a\udfffb", "a pair: \ud83d\ude00"]
-    with pytest.warns(UserWarning, match=r"^4 of the sentences hold surrogates.*item 1, 'a\\ud800b'") as seen:
-        spool = spooled(broken, tmp_path / "text", monkeypatch)
-    assert len(seen) == 1
-    assert spool.read() == ["good", "a\ufffdb", "\ufffd", "a pair: \U0001f600"]
-    assert spooled(spool.read(), tmp_path / "again", monkeypatch).digest == spool.digest
-
-
 def test_a_spool_of_before_with_surrogates_can_be_read(tmp_path, monkeypatch) -> None:
     spool = spooled(["a???b", "c"], tmp_path / "text", monkeypatch)
     text = tmp_path / "text" / "text.utf8"
