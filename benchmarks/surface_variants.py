@@ -1,4 +1,5 @@
-"""Variants of the surface map: other weights c, c from the data, each edit left out or alone, ways of mixing.
+"""Variants of the surface map: other weights c, c from the data, each edit left out or alone, ways of mixing, and the
+noise under which a flow behind it is trained.
 
 T and the scores are of SICK-R's train + validation pairs, on which a variant would be chosen, and of the seven test
 sets, which are only reported. W comes from the test sets' sentences without labels. Spearman x 100, mean over spaces.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -20,12 +22,16 @@ from spaces import add_options, average, drawn, embed, encoders
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import nuisance_moment
 from sbert_flow.fitting.store import EmbeddingStore
-from sbert_flow.fitting.surface import viewed
+from sbert_flow.fitting.surface import surface_front, viewed
+from sbert_flow.fitting.train import train_flow
 from sbert_flow.flows import surface_matrix
+from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.recipes import RECIPES
 
 WEIGHT = RECIPES["surface"].nuisance_weight
 RAW_SHARES = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+NOISES = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5)
+SEEDS = (0, 1, 2)
 
 
 def main() -> None:
@@ -101,6 +107,23 @@ def scores(
     for share in RAW_SHARES:
         mixed = [share * raw + (1 - share) * unit(z) for z in z_of]
         yield f"added to raw, {share} raw", [average(x, part, place) for x, part in zip(mixed, tasks, strict=True)]
+    whole = torch.stack(list(edits.values())).sum(dim=0)
+    for noise in NOISES:
+        yield (
+            f"surface-flow, noise {noise}, {len(SEEDS)} seeds",
+            [
+                float(np.mean([average(flow_outputs(array, text, whole, noise, seed), part, place) for seed in SEEDS]))
+                for text, part in zip(texts, tasks, strict=True)
+            ],
+        )
+
+
+def flow_outputs(array: np.ndarray, text: torch.Tensor, nuisance: torch.Tensor, noise: float, seed: int) -> np.ndarray:
+    """The array under recipe surface-flow, trained on the text with this noise."""
+    recipe = replace(RECIPES["surface-flow"], noise=noise)
+    layer = FlowLayer(array.shape[1], **recipe.shape)
+    train_flow(layer, text, recipe, front=surface_front(text, nuisance, recipe.nuisance_weight), seed=seed)
+    return layer.eval().outputs(array).numpy()
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
