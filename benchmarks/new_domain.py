@@ -3,7 +3,8 @@
     python benchmarks/new_domain.py --encoder ENCODER --sts STS --text general.txt [--pooling layer:3] [--pairs 300]
 
 Adaptation sees the sentences of the task it is used on, never its scores. "Heeded": the raw embedding counts where
-the advice on the new text is to leave the encoder alone, of which sbert_flow.adapt warns. Spearman x 100.
+the advice on the new text is to leave the encoder alone, of which sbert_flow.adapt warns. "Advised": the recipe that
+the advice on the fitted text names, where it names one. Spearman x 100.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sbert_flow import FlowLayer
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
 from sbert_flow.fitting import fit_flow, measure_shift, nuisance_moment
 from sbert_flow.fitting.adapt import covariance_to_adapt
-from sbert_flow.fitting.advise import LEAVE, SAMPLE, decide, measure, word_overlap
+from sbert_flow.fitting.advise import LEAVE, SAMPLE, Advice, decide, measure, word_overlap
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
@@ -47,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     tasks = [drawn(task, options.pairs) for task in read_sts(options.sts)]
-    sources = {"text": list(islice(read_sentences(options.text), TEXT_SENTENCES))}
+    sources = {"text": shuffled(list(islice(read_sentences(options.text), TEXT_SENTENCES)))}
     sources |= {task.name: shuffled(task.sentences) for task in tasks}
     edited = {name: viewed(sentences, None, seed=0, count=EDITED) for name, sentences in sources.items()}
     texts = list(dict.fromkeys(
@@ -69,20 +70,13 @@ def main() -> None:
                 name: nuisance_moment(of(chosen), {edit: of(view) for edit, view in views.items()})
                 for name, (chosen, views) in edited.items()
             }
-            alone = set()
-            for task in tasks:
-                chosen, views = edited[task.name]
-                seen = measure(
-                    of(sources[task.name][:SAMPLE]).numpy(),
-                    of(chosen).numpy(),
-                    {edit: of(view).numpy() for edit, view in views.items()},
-                )
-                size, overlap = len(sources[task.name]), word_overlap(chosen)
-                advice = decide({**seen, "sentences": size, "word_overlap": overlap})
-                print(f"{pooling}, {task.name}: {advice}")
-                if advice.decision == LEAVE:
-                    alone.add(task.name)
-            report(pooling, sources, tasks, of, moment, alone)
+            advice = {}
+            for name, (chosen, views) in edited.items():
+                few = {edit: of(view).numpy() for edit, view in views.items()}
+                seen = measure(of(sources[name][:SAMPLE]).numpy(), of(chosen).numpy(), few)
+                advice[name] = decide({**seen, "sentences": len(sources[name]), "word_overlap": word_overlap(chosen)})
+                print(f"{pooling}, {name}: {advice[name]}")
+            report(pooling, sources, tasks, of, moment, advice)
 
 
 def shuffled(sentences: list[str]) -> list[str]:
@@ -95,7 +89,7 @@ def report(
     tasks: list[SentencePairs],
     of: Callable[[list[str]], torch.Tensor],
     moment: dict[str, torch.Tensor],
-    alone: set[str],
+    advice: dict[str, Advice],
 ) -> None:
     raw = {task.name: spearman(task, of, lambda x: x) for task in tasks}
     print(f"\n{pooling}: raw average {np.mean(list(raw.values())):.1f}")
@@ -125,12 +119,17 @@ def report(
                 flush=True,
             )
             names = [task.name for task in tasks if task.name != source]
-            heeded = [0.0 if name in alone else gain for name, gain in zip(names, after, strict=True)]
-            cells += [(recipe, *gains) for gains in zip(before, after, heeded, strict=True)]
-    for recipe in RECIPES:
-        before, after, heeded = np.array([cell[1:] for cell in cells if cell[0] == recipe]).T
+            alone = [advice[name].decision == LEAVE for name in names]
+            heeded = [0.0 if left else gain for left, gain in zip(alone, after, strict=True)]
+            cells += [(recipe, source, *gains) for gains in zip(before, after, heeded, strict=True)]
+    groups = {recipe: [cell for cell in cells if cell[0] == recipe] for recipe in RECIPES}
+    groups["advised"] = [cell for cell in cells if cell[0] == advice[cell[1]].recipe]
+    for name, own in groups.items():
+        if not own:
+            continue
+        before, after, heeded = np.array([cell[2:] for cell in own]).T
         print(
-            f"{recipe}: {len(after)} cells, adapted below raw by more than .3 in {np.sum(after < -0.3)} (as fitted "
+            f"{name}: {len(after)} cells, adapted below raw by more than .3 in {np.sum(after < -0.3)} (as fitted "
             f"{np.sum(before < -0.3)}), worst {after.min():+.1f} ({before.min():+.1f}), ahead of as fitted in "
             f"{np.mean(after > before):.0%}, mean gain on raw {after.mean():+.1f} ({before.mean():+.1f}); "
             f"heeded: below raw in {np.sum(heeded < -0.3)}, worst {heeded.min():+.1f}, ahead in "
