@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -68,7 +69,7 @@ def compare(
     )  # fmt: skip
     rows = quoted_rows(aggregation) if quoted else []
     console = Console()
-    console.print(_table(*tables.table(comparison, rows), tables.caption(comparison)))
+    _show(console, *tables.table(comparison, rows), tables.caption(comparison))
     console.print(
         f"{comparison.encoded:,} distinct sentences encoded in one pass of {comparison.encode_seconds:.0f} s, "
         f"{len(comparison.rows)} rows.", highlight=False,
@@ -91,6 +92,19 @@ def compare(
     else:
         console.print("No figure: matplotlib is not installed. Install it with: pip install 'sbert-flow[plot]'")
     console.print(f"Written in {output}: {', '.join(written)}.", highlight=False)
+
+
+def _show(console: Console, headings: list[str], cells: list[list[str]], caption: str) -> None:
+    """Print the table: whole where it fits or the output is no terminal, else without the tasks' columns."""
+    table = _table(headings, cells, caption)
+    width = console.measure(table, options=console.options.update_width(1000)).maximum
+    if not console.is_terminal:
+        console.width = max(width, console.width)
+    if width > console.width:
+        kept = [0, 1, *range(headings.index("average"), len(headings))]
+        table = _table([headings[i] for i in kept], [[line[i] for i in kept] for line in cells], caption)
+        console.print("The terminal is too narrow for the tasks' columns; the files of --output have them.")
+    console.print(table)
 
 
 def _table(headings: list[str], cells: list[list[str]], caption: str) -> Table:

@@ -200,6 +200,22 @@ def test_command_writes_all_its_files(tiny_encoder, tasks, tmp_path):
     assert Path(tiny_encoder).name in table and tiny_encoder not in table  # others need not know where it lay
 
 
+@pytest.mark.parametrize(
+    ("terminal", "width", "tasks_shown"), [(False, 30, True), (True, 30, False), (True, 200, True)]
+)
+def test_no_figure_is_cut_in_a_narrow_terminal(comparison, terminal, width, tasks_shown):
+    from rich.console import Console
+
+    from sbert_flow.cli.compare import _show
+
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=None)
+    _show(console, *tables.table(comparison, []), tables.caption(comparison))
+    shown = f"{100 * comparison.rows[0].scores['STS12'].spearman:.2f}"
+    assert (shown in out.getvalue()) is tasks_shown
+    assert ("too narrow" in out.getvalue()) is not tasks_shown
+
+
 def test_missing_matplotlib_gives_the_pip_line(comparison, tmp_path, monkeypatch):
     from sbert_flow.evaluation.plots import plot_comparison
 
