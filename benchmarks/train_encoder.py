@@ -5,9 +5,11 @@
 
 is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
 folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
-printed beside it. With --suite the best weights are scored on the seven test sets: as they are, with a flow, and
-with what the advice names, both fitted on the test sentences without their scores. What OUTPUT holds already is not
-trained or scored again.
+printed beside it, also at the step that is best by it; and of STSBenchmark validation alignment (mean squared distance of
+pairs with a score above 4) and uniformity (log of the mean of exp(-2 squared distance) of all sentences; Wang & Isola,
+2020; lower is better in both). With --suite the best weights are scored on the seven test sets: as they are, with a
+flow, and with what the advice names, both fitted on the test sentences without their scores. What OUTPUT holds already
+under the same settings is not trained or scored again, and an interrupted training goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
@@ -32,6 +35,8 @@ QUOTED = {"ptbert": 77.74, "simcse": 76.25}
 """Average of the seven test sets, BERT-base, as printed in the paper of PT-BERT (Tan et al., 2022, "all")."""
 
 DECIDES, BESIDE = "STSBenchmark", "SICK-R"
+SAME = 4.0
+"""Pairs with a score above this say the same, as SimCSE's authors take it."""
 
 
 def parse() -> argparse.Namespace:
@@ -77,32 +82,59 @@ def suite(model: SentenceTransformer, tasks: list[SentencePairs], pooling: str) 
     }
 
 
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What a result depends on, beside recipe and seed."""
+    names = ("encoder", "pooling", "steps", "eval_steps", "batch_size", "max_length", "learning_rate")
+    return {name: getattr(args, name) for name in names}
+
+
 def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evaluator: STSSuite) -> dict[str, Any]:
     """The scores of one training from the start, at its best step; a model that is there already is only scored."""
     folder = args.output / f"{recipe}-{seed}"
+    noted = args.output / f"{recipe}-{seed}.json"
     if not folder.is_dir():
+        checkpoints = Path(f"{folder}-checkpoints")
         model = load_trainable(args.encoder, args.pooling)
-        train_encoder(
+        done = train_encoder(
             model,
             text,
             recipe,
-            checkpoints=f"{folder}-checkpoints",
+            checkpoints=checkpoints,
             steps=args.steps,
             batch_size=args.batch_size,
             max_length=args.max_length,
             learning_rate=args.learning_rate,
             evaluator=evaluator,
             eval_steps=args.eval_steps,
+            resume=ENCODER_RECIPES[recipe].resumable and any(checkpoints.glob("checkpoint-*")),
             seed=seed,
         )
+        by_other = max(entry.get(f"eval_{BESIDE}_spearman_cosine", -1) for entry in done.history)
+        noted.write_text(json.dumps({"settings": settings(args), f"{BESIDE} by itself": by_other}))
         save(model, folder)
-    return {"recipe": recipe, "seed": seed, **scores(args, load_trainable(folder, args.pooling), evaluator)}
+    note = json.loads(noted.read_text())
+    if note.pop("settings") != settings(args):
+        raise SystemExit(f"{folder} was trained with other settings than these. Name another --output.")
+    return {"recipe": recipe, "seed": seed, **note, **scores(args, load_trainable(folder, args.pooling), evaluator)}
 
 
 def scores(args: argparse.Namespace, model: SentenceTransformer, evaluator: STSSuite) -> dict[str, Any]:
-    """Spearman correlations of a model on the validation tasks and, if asked for, the test sets."""
-    found = {name: score.spearman for name, score in evaluator.score(model).items()}
+    """Spearman correlations of a model on the validation tasks and, if asked for, the test sets; the space's shape."""
+    found: dict[str, Any] = {name: score.spearman for name, score in evaluator.score(model).items()}
+    found |= shape(model, evaluator.tasks[0])
     return {**found, **(suite(model, read_sts(args.sts), args.pooling) if args.suite else {})}
+
+
+def shape(model: SentenceTransformer, pairs: SentencePairs) -> dict[str, float]:
+    """Alignment of the pairs that mean the same, and uniformity of all sentences, at unit length."""
+
+    def encode(sentences: list[str]) -> torch.Tensor:
+        return model.encode(sentences, convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False)
+
+    same = torch.tensor(pairs.scores) > SAME
+    distances = (encode(pairs.sentences1) - encode(pairs.sentences2)).square().sum(dim=1)
+    uniformity = torch.pdist(encode(pairs.sentences)).square().mul(-2).exp().mean().log()
+    return {"alignment": distances[same].mean().item(), "uniformity": uniformity.item()}
 
 
 def main() -> None:
@@ -112,6 +144,7 @@ def main() -> None:
     results = [json.loads(line) for line in kept.read_text("utf-8").splitlines()] if kept.is_file() else []
 
     def note(result: dict[str, Any]) -> None:
+        result = {**result, "settings": settings(args)}
         results.append(result)
         with kept.open("a", encoding="utf-8") as file:
             file.write(json.dumps(result) + "\n")
@@ -120,6 +153,8 @@ def main() -> None:
     text = list(read_sentences(args.text))
     evaluator = STSSuite(validation_tasks(args.sts))
     evaluator.primary_metric = "STSBenchmark_spearman_cosine"  # as the paper chooses its step
+    used = settings(args)
+    results = [row for row in results if row["settings"] == used and ("test" in row or not args.suite)]
     finished = {(result["recipe"], result["seed"]) for result in results}
     if ("start", 0) not in finished:
         note({"recipe": "start", "seed": 0, **scores(args, load_trainable(args.encoder, args.pooling), evaluator)})
@@ -127,9 +162,11 @@ def main() -> None:
         if (recipe, seed) not in finished:
             note(run(args, recipe, seed, text, evaluator))
 
-    columns = [DECIDES, BESIDE, "test", "test with flow", "test as advised"]
+    percent = [DECIDES, BESIDE, f"{BESIDE} by itself", "test", "test with flow", "test as advised"]
+    columns = [*percent, "alignment", "uniformity"]
     print(
-        f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + validation."
+        f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + validation, "
+        "by itself: at the step that is best by it."
     )
     print(
         "| recipe | seeds | "
@@ -141,7 +178,7 @@ def main() -> None:
         rows = [result for result in results if result["recipe"] == recipe]
         cells = []
         for column in columns:
-            values = [100 * row[column] for row in rows if column in row]
+            values = [(100 if column in percent else 1) * row[column] for row in rows if column in row]
             spread = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
         advice = ", ".join(sorted({row["advice"] for row in rows if "advice" in row})) or "-"

@@ -44,7 +44,7 @@ def train(
     from sbert_flow.modules import save
     from sbert_flow.modules.io import check_output
 
-    check_output(output)
+    output = check_output(output)
     checkpoints = output.parent / f"{output.name}-checkpoints"
     evaluator = None if sts is None else STSSuite(read_sts(sts, ["STSBenchmark"], "validation"))
     sentences = read_sentences([*text, *(more_text or [])], column, subset)

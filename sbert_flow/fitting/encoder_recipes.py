@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import nn
 
 from sbert_flow.losses import PseudoTokenLoss
+from sbert_flow.losses.pseudo_token import warn_without_dropout
 
 DELETED = 0.6
 """Share of the words that TSDAE deletes."""
@@ -71,13 +72,17 @@ def tension(sentences: list[str], source: random.Random) -> dict[str, list[Any]]
     return {"first": sentences, "second": second}
 
 
+def simcse(model: SentenceTransformer, seed: int) -> nn.Module:
+    """In-batch contrast at temperature .05, the scale 20; without the paper's projection head."""
+    warn_without_dropout(model[0])
+    return MultipleNegativesRankingLoss(model, scale=20.0)
+
+
 ENCODER_RECIPES = {
     # Tan et al., Findings of ACL 2022.
     "ptbert": EncoderRecipe(3e-5, lambda model, seed: PseudoTokenLoss(model, seed=seed), single, resumable=True),
-    # Gao et al., EMNLP 2021: temperature .05 is the scale 20. The library's recipe has no projection head.
-    "simcse": EncoderRecipe(
-        3e-5, lambda model, seed: MultipleNegativesRankingLoss(model, scale=20.0), twice, resumable=True
-    ),
+    # Gao et al., EMNLP 2021.
+    "simcse": EncoderRecipe(3e-5, simcse, twice, resumable=True),
     # Wang et al., Findings of EMNLP 2021. Its decoder is not kept in checkpoints.
     # The library loads the decoder anew, in the dtype of the checkpoint's file, and ties the encoder's weights to it.
     "tsdae": EncoderRecipe(

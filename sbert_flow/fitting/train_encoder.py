@@ -20,17 +20,22 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
+from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.evaluation import BaseEvaluator
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, get_encoder_recipe
 from sbert_flow.losses import PseudoTokenCallback, PseudoTokenLoss
+from sbert_flow.losses.pseudo_token_callback import FILE
 from sbert_flow.modules import build_model
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.modules.validation import check_sentences
 
 SETTINGS = "training_settings.json"
+DECIDING = "deciding"
+
+REMEDY = "Train anew with a lower learning rate; checkpoints saved before hold the last good weights."
 
 LEAST = {"steps": 1, "batch_size": 2, "max_length": 3, "eval_steps": 1}
 """Smallest values: one sentence has nothing to be contrasted with, and two of three tokens are special ones."""
@@ -53,34 +58,59 @@ class EncoderTraining:
     seconds: float
 
 
-class _StopOnBadLoss(SentenceTransformerTrainer):
-    """The Trainer would log a NaN as the mean of earlier losses, and go on."""
+class _Trainer(SentenceTransformerTrainer):
+    """Stops at a loss that is not finite, and keeps evaluations from changing the training after them."""
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         loss: Any = super().compute_loss(model, *args, **kwargs)
-        if model.training and not torch.isfinite(loss):
+        if model.training and not torch.isfinite(loss):  # it would be logged as the mean of earlier losses
+            rate = self._get_learning_rate()
             raise ValueError(
-                f"the loss is {loss.item()} in step {self.state.global_step + 1} at learning rate "
-                f"{self._get_learning_rate():g}. Lower the learning rate. The checkpoints saved so far are good."
+                f"the loss is {loss.item()} in step {self.state.global_step + 1} at learning rate {rate:g}. {REMEDY}"
             )
         return loss
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        own = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(own):  # its data loader draws a seed, which would change the dropout of later steps
+            found: dict[str, float] = super().evaluate(*args, **kwargs)
+        return found
 
-class _AtFullLength(BaseEvaluator):
-    """Lets the evaluator see sentences whole: only training cuts them shorter."""
+
+class _StopAtBadWeights(TrainerCallback):
+    """Looks at the weights before they are evaluated or saved: a step can spoil them after a loss that was finite."""
+
+    def __init__(self, loss: torch.nn.Module) -> None:
+        self.loss = loss
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        looked_at = control.should_save or control.should_evaluate or control.should_training_stop
+        if looked_at and not all(bool(torch.isfinite(weight).all()) for weight in self.loss.parameters()):
+            rate = kwargs["lr_scheduler"].get_last_lr()[0]
+            raise ValueError(
+                f"the weights are no longer finite after step {state.global_step} (learning rate {rate:g}). {REMEDY}"
+            )
+
+
+class _Deciding(BaseEvaluator):
+    """Puts the figure that decides under one name, and lets the evaluator see sentences whole: training cuts them."""
 
     def __init__(self, evaluator: BaseEvaluator, limit: int | None) -> None:
         super().__init__()
         self.evaluator = evaluator
         self.limit = limit
-        self.primary_metric = evaluator.primary_metric
 
-    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> float | dict[str, float]:
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
         training_limit, model.max_seq_length = model.max_seq_length, self.limit
         try:
-            return self.evaluator(model, *args, **kwargs)
+            found = self.evaluator(model, *args, **kwargs)
         finally:
             model.max_seq_length = training_limit
+        if not isinstance(found, dict):
+            return {DECIDING: found}
+        return {**found, DECIDING: found[self.evaluator.primary_metric]}
 
 
 def load_trainable(encoder: str | Path, pooling: str = "cls", **kwargs: Any) -> SentenceTransformer:
@@ -127,8 +157,8 @@ def train_encoder(
         batch_size: sentences in a step; the last partial batch of a pass is left out.
         max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
         learning_rate: None takes the recipe's.
-        evaluator: called every ``eval_steps`` steps, with sentences cut at the model's own limit only; its
-            ``primary_metric`` decides, greater is better.
+        evaluator: any of the library's; called every ``eval_steps`` steps, with sentences cut at the model's own limit
+            only. What it returns, or the ``primary_metric`` of that, decides; greater is better.
         eval_steps: also the distance of checkpoints.
         resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
         seed: of fresh weights, order and dropout.
@@ -141,6 +171,11 @@ def train_encoder(
         FileNotFoundError: there is nothing to resume.
     """
     settings = get_encoder_recipe(recipe)
+    if not isinstance(model[0], Transformer):
+        raise ValueError(
+            f"a transformer is trained here, but the model begins with {type(model[0]).__name__}: static embeddings "
+            "have no token states to learn from. Fit a flow on them, or train another encoder."
+        )
     numbers = {"steps": steps, "batch_size": batch_size, "max_length": max_length, "eval_steps": eval_steps}
     for name, value in numbers.items():
         if value is not None and (not isinstance(value, int) or value < LEAST[name]):
@@ -159,6 +194,8 @@ def train_encoder(
         "recipe": recipe,
         "learning_rate": rate,
         "seed": seed,
+        "pooling": repr(list(model.children())[1:]),
+        "evaluated": evaluator is not None,
         "sentences": hashlib.sha256("\n".join(text).encode()).hexdigest(),
     }
     folder = Path(checkpoints).expanduser()
@@ -168,14 +205,17 @@ def train_encoder(
     model.model_card_data.generate_widget_examples = False  # the card would quote the user's text
     try:
         loss = settings.loss(model, seed)
+        callbacks: list[TrainerCallback] = [_StopAtBadWeights(loss)]
+        if isinstance(loss, PseudoTokenLoss):
+            callbacks.append(PseudoTokenCallback(loss))
         last = _prepare(folder, used, resume)
-        trainer = _StopOnBadLoss(
+        trainer = _Trainer(
             model,
             args=_arguments(folder, used, evaluator, show_progress_bar),
             train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
             loss=loss,
-            evaluator=None if evaluator is None else _AtFullLength(evaluator, own_limit),
-            callbacks=[PseudoTokenCallback(loss)] if isinstance(loss, PseudoTokenLoss) else None,
+            evaluator=None if evaluator is None else _Deciding(evaluator, own_limit),
+            callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)  # without a bar it would print every entry of the log
         done = trainer.train(resume_from_checkpoint=last)
@@ -188,10 +228,10 @@ def train_encoder(
 
 def _prepare(folder: Path, used: dict[str, Any], resume: bool) -> str | None:
     """Check the checkpoint folder against the settings and note them; the checkpoint to resume from, if any."""
-    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    last = _last_checkpoint(folder, used["recipe"])
     noted = folder / SETTINGS
     if not resume:
-        if last is not None:
+        if folder.is_dir() and get_last_checkpoint(str(folder)) is not None:
             raise FileExistsError(
                 f"{folder} holds checkpoints of an earlier training. Resume it, or remove the folder to train anew."
             )
@@ -210,6 +250,13 @@ def _prepare(folder: Path, used: dict[str, Any], resume: bool) -> str | None:
     return last
 
 
+def _last_checkpoint(folder: Path, recipe: str) -> str | None:
+    """The newest checkpoint that is whole: a kill may leave one without what is written last."""
+    needed = ["trainer_state.json", *([FILE] if recipe == "ptbert" else [])]
+    whole = [path for path in folder.glob("checkpoint-*") if all((path / name).is_file() for name in needed)]
+    return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
+
+
 def _arguments(
     folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool | None
 ) -> SentenceTransformerTrainingArguments:
@@ -220,7 +267,7 @@ def _arguments(
             "eval_strategy": "steps",
             "eval_steps": used["eval_steps"],
             "load_best_model_at_end": True,
-            "metric_for_best_model": f"eval_{evaluator.primary_metric}",
+            "metric_for_best_model": f"eval_{DECIDING}",
             "greater_is_better": True,
         }
     return SentenceTransformerTrainingArguments(
@@ -235,7 +282,7 @@ def _arguments(
         save_steps=used["eval_steps"],
         save_total_limit=2,
         logging_steps=25,
-        bf16=on_gpu and torch.cuda.is_bf16_supported(),
+        bf16=on_gpu and torch.cuda.is_bf16_supported(including_emulation=False),
         seed=used["seed"],
         report_to=[],
         disable_tqdm=not (sys.stderr.isatty() if bar is None else bar),

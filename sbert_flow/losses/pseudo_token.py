@@ -124,7 +124,9 @@ class PseudoTokenLoss(nn.Module):
             parameter.register_post_accumulate_grad_hook(average_gradient)
         self.queue: deque[Tensor] = deque(maxlen=queue_batches)
         self.steps = 0
-        self.learning_rate: float | None = None  # told by the callback, for the error of a loss that is not finite
+        # Both told by the callback: the one for an error, the other because the Trainer casts the model alone.
+        self.learning_rate: float | None = None
+        self.autocast_dtype: torch.dtype | None = None
         self.register_buffer("followed_weight", self.head.dense.weight.detach().clone(), persistent=False)
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Tensor | None = None) -> Tensor:
@@ -148,7 +150,10 @@ class PseudoTokenLoss(nn.Module):
         with torch.no_grad():
             # The Trainer switches the model between training and evaluation, not the loss.
             self.momentum_encoder.train(training)
-            keys = normalize(self._view(self.momentum_encoder(dict(columns[0])), self.momentum_head).float(), dim=-1)
+            cast = self.autocast_dtype is not None
+            with torch.autocast(anchors.device.type, dtype=self.autocast_dtype, enabled=cast):
+                features = self.momentum_encoder(dict(columns[0]))
+            keys = normalize(self._view(features, self.momentum_head), dim=-1)
             keys, first = gather_rows(keys) if training else (keys, 0)
         if len(keys) < 2 and not self.queue:
             raise ValueError(
@@ -160,8 +165,8 @@ class PseudoTokenLoss(nn.Module):
             if not torch.isfinite(loss):
                 rate = "" if self.learning_rate is None else f" at learning rate {self.learning_rate:g}"
                 raise ValueError(
-                    f"the loss is {loss.item()} in step {self.steps + 1}{rate}. Lower the learning rate, or load the "
-                    "encoder in float32. The checkpoints saved so far are good."
+                    f"the loss is {loss.item()} in step {self.steps + 1}{rate}. Train anew with a lower learning "
+                    "rate, or load the encoder in float32."
                 )
             self.queue.appendleft(keys)
         return loss
@@ -244,7 +249,7 @@ class PseudoTokenLoss(nn.Module):
         return CITATION
 
     def _view(self, features: dict[str, Any], head: PseudoTokenHead) -> Tensor:
-        states, mask = features["token_embeddings"], features["attention_mask"]
+        states, mask = features["token_embeddings"].float(), features["attention_mask"]
         if states.shape[:2] != mask.shape:
             raise ValueError(
                 f"token states of shape {tuple(states.shape)} do not match the attention mask of shape "
@@ -287,16 +292,30 @@ def _encoder_and_pooling(model: SentenceTransformer) -> tuple[Transformer, Pooli
             f"the encoder's weights are {model.dtype}, too coarse for steps of a usual learning rate. Load it with "
             "model_kwargs={'dtype': torch.float32}; bf16=True in the training arguments saves time all the same."
         )
-    positions = getattr(encoder.model.config, "max_position_embeddings", None)
+    positions = _positions(encoder)
     if positions is not None and (model.max_seq_length is None or model.max_seq_length > positions):
         raise ValueError(
             f"the encoder has {positions} positions, but max_seq_length is {model.max_seq_length}, so that longer "
             f"sentences would not be cut. Set model.max_seq_length, for example to {min(64, positions)}."
         )
+    warn_without_dropout(encoder)
+    return encoder, pooling
+
+
+def _positions(encoder: Transformer) -> int | None:
+    """How many tokens the encoder has positions for; None where it has no table of them."""
+    for name, module in encoder.model.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings"):
+            # RoBERTa and its kin count from behind the padding's index.
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return getattr(encoder.model.config, "max_position_embeddings", None)
+
+
+def warn_without_dropout(encoder: nn.Module) -> None:
+    """Warn where two passes of a text through the encoder give the same in training mode."""
     if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in encoder.modules()):
         warnings.warn(
-            "The encoder has no dropout, so both views of a sentence are the same but for the momentum, and there "
+            "The encoder has no dropout, so both views of a sentence are the same but for momentum copies, and there "
             "is little to learn. Load it with one, for example config_kwargs={'hidden_dropout_prob': 0.1} for BERT.",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return encoder, pooling

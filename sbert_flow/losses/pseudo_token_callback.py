@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -19,7 +20,8 @@ class PseudoTokenCallback(TrainerCallback):
     """Keeps a PseudoTokenLoss beside the Trainer's checkpoints, so that ``resume_from_checkpoint`` continues it.
 
     Head, momentum copies and queue are saved in each ``checkpoint-N`` of the output folder and read back from there.
-    The resumed training ends with the same weights as an uninterrupted one.
+    The resumed training ends with the same weights as an uninterrupted one. Under ``bf16`` and ``fp16`` it has the
+    momentum copy of the encoder run in mixed precision as well: the Trainer casts the model alone.
 
     Args:
         loss: the loss that is trained with.
@@ -36,6 +38,7 @@ class PseudoTokenCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.loss.autocast_dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         if not state.global_step:
             return
         kept = _file(args, state)

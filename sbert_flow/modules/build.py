@@ -88,7 +88,7 @@ def _assemble(
         if pooling != "mean":
             raise ValueError(
                 f"pooling {pooling!r} needs the token states of a transformer, but the encoder begins with "
-                f"{type(modules[0]).__name__}, which pools by itself. Leave the pooling out."
+                f"{type(modules[0]).__name__}, which pools by itself: it has 'mean' only."
             )
     lost = [type(module).__name__ for module in dropped if not isinstance(module, (Pooling, WeightedLayerPooling))]
     if lost:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from sbert_flow.cli import app
@@ -29,7 +31,7 @@ def sts(tmp_path):
 
 
 def run(encoder, *options):
-    return CliRunner().invoke(app, ["train", encoder, *map(str, options)])
+    return CliRunner().invoke(app, ["train", str(encoder), *map(str, options)])
 
 
 def test_trains_evaluates_and_saves(tiny_encoder, text, sts, tmp_path):
@@ -43,6 +45,22 @@ def test_trains_evaluates_and_saves(tiny_encoder, text, sts, tmp_path):
     assert "Trained with ptbert: 4 steps" in result.stdout
     modules = [type(module).__name__ for module in SentenceTransformer(str(output)).children()]
     assert modules == ["Transformer", "Pooling"]
+    assert not (tmp_path / "trained-checkpoints").exists()
+
+
+def test_a_home_folder_that_the_shell_left_unexpanded(tiny_encoder, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = run(tiny_encoder, "--text", text, "--output=~/trained", "--steps", 1, "--batch-size", 16)
+    assert result.exit_code == 0, result.exception
+    assert (tmp_path / "trained" / "modules.json").is_file() and not (tmp_path / "trained-checkpoints").exists()
+
+
+@pytest.mark.parametrize("pooling", [[], ["--pooling", "mean"]])
+def test_static_embeddings(pooling, tiny_encoder, text, tmp_path):
+    static = SentenceTransformer(modules=[StaticEmbedding(AutoTokenizer.from_pretrained(tiny_encoder), None, 8)])
+    static.save_pretrained(str(tmp_path / "static"))
+    result = run(tmp_path / "static", "--text", text, "--output", tmp_path / "trained", "--batch-size", 16, *pooling)
+    assert isinstance(result.exception, ValueError) and "StaticEmbedding" in str(result.exception)
     assert not (tmp_path / "trained-checkpoints").exists()
 
 

@@ -7,11 +7,16 @@ import shutil
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator, SequentialEvaluator
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from transformers import AutoTokenizer
 
 from sbert_flow.data import sample_pairs
 from sbert_flow.evaluation.sts import STSSuite
 from sbert_flow.fitting import load_trainable, train_encoder
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, damaged, tension
+from sbert_flow.losses.pseudo_token_callback import FILE
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -81,6 +86,8 @@ def test_checkpoints_are_not_mixed(tiny_encoder, sentences, tmp_path):
         train(tiny_encoder, sentences[:96], tmp_path / "run", resume=True, batch_size=8)
     with pytest.raises(ValueError, match="other settings: sentences"):
         train(tiny_encoder, sentences[:95], tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="other settings: pooling"):
+        train(tiny_encoder, sentences[:96], tmp_path / "run", resume=True, pooling="mean")
     with pytest.raises(ValueError, match="'ct' cannot be resumed"):
         train(tiny_encoder, sentences[:96], tmp_path / "run", "ct", resume=True)
 
@@ -89,6 +96,68 @@ def test_checkpoints_are_not_mixed(tiny_encoder, sentences, tmp_path):
 def test_a_loss_that_is_not_finite_stops(recipe, tiny_encoder, sentences, tmp_path):
     with pytest.raises(ValueError, match=r"the loss is nan in step \d+ at learning rate"):
         train(tiny_encoder, sentences[:96], tmp_path, recipe, learning_rate=1e30, steps=8)
+
+
+@pytest.mark.parametrize("recipe", ["ptbert", "simcse"])
+def test_weights_that_the_last_step_spoils_are_not_saved(recipe, tiny_encoder, sentences, tmp_path):
+    with pytest.raises(ValueError, match=r"weights are no longer finite after step 1 \(learning rate"):
+        train(tiny_encoder, sentences[:96], tmp_path, recipe, learning_rate=1e38, steps=1)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+class Rising:
+    """An evaluator that returns a number, as the oldest ones do, and likes every step better."""
+
+    primary_metric = None
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, model, *args, **kwargs):
+        self.calls += 1
+        return float(self.calls)
+
+
+def test_evaluations_change_nothing(tiny_encoder, sentences, tmp_path):
+    plain, _ = train(tiny_encoder, sentences[:96], tmp_path / "plain")
+    evaluator = Rising()
+    evaluated, done = train(tiny_encoder, sentences[:96], tmp_path / "run", evaluator=evaluator, eval_steps=1)
+    assert evaluator.calls == done.best_step == 4
+    assert equal_weights(plain, evaluated)
+
+
+def test_evaluators_of_the_library(tiny_encoder, sentences, tmp_path):
+    pairs = sample_pairs()
+    suite = EmbeddingSimilarityEvaluator(pairs.sentences1, pairs.sentences2, pairs.scores, name="pairs")
+    _, done = train(tiny_encoder, sentences[:96], tmp_path / "a", evaluator=suite)
+    scores = [entry["eval_pairs_spearman_cosine"] for entry in done.history if "eval_deciding" in entry]
+    assert len(scores) == 2 and done.best_step == (2 if scores[0] >= scores[1] else 4)
+    train(tiny_encoder, sentences[:96], tmp_path / "b", evaluator=SequentialEvaluator([suite]))
+
+
+def test_a_checkpoint_that_a_kill_left_incomplete_is_passed_over(tiny_encoder, sentences, tmp_path):
+    whole, _ = train(tiny_encoder, sentences[:96], tmp_path)
+    (tmp_path / "checkpoint-4" / FILE).unlink()
+    resumed, done = train(tiny_encoder, sentences[:96], tmp_path, resume=True)
+    assert done.steps == 4 and equal_weights(whole, resumed)
+    (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
+    resumed, done = train(tiny_encoder, sentences[:96], tmp_path, resume=True)
+    assert equal_weights(whole, resumed)
+
+
+@pytest.mark.parametrize("recipe", ["ptbert", "simcse"])
+def test_an_encoder_without_dropout_gives_a_warning(recipe, tiny_encoder, sentences, tmp_path):
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = load_trainable(tiny_encoder, config_kwargs=none)
+    with pytest.warns(UserWarning, match="has no dropout, so both views"):
+        train_encoder(model, sentences[:96], recipe, checkpoints=tmp_path, steps=1, batch_size=16)
+
+
+@pytest.mark.parametrize("recipe", ENCODER_RECIPES)
+def test_static_embeddings_cannot_be_trained(recipe, tiny_encoder, sentences, tmp_path):
+    static = SentenceTransformer(modules=[StaticEmbedding(AutoTokenizer.from_pretrained(tiny_encoder), None, 8)])
+    with pytest.raises(ValueError, match="begins with StaticEmbedding"):
+        train_encoder(static, sentences[:96], recipe, checkpoints=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,11 @@ def test_any_family_of_encoders_trains(family, tiny_encoder, tmp_path):
 
 
 def test_learns_on_real_text(tiny_encoder, sentences):
-    """The loss falls, other sentences move apart, and views of a sentence stay together (Wang & Isola, 2020)."""
+    """The loss falls, and sentences move apart (uniformity; Wang & Isola, 2020), two views of one less than others.
+
+    Alignment alone rises on this random encoder, whose embeddings begin nearly in one point. On a trained one
+    benchmarks/train_encoder.py prints both.
+    """
     torch.manual_seed(0)
     model = encoder_model(tiny_encoder, pooling="mean")
     loss = PseudoTokenLoss(model)
@@ -304,11 +308,11 @@ def test_learns_on_real_text(tiny_encoder, sentences):
         torch.manual_seed(1)
         with torch.no_grad():
             first, second = (normalize(model(dict(held_out))["sentence_embedding"]) for _ in range(2))
-        alignment = (first - second).square().sum(1).mean()
-        uniformity = torch.pdist(first).square().mul(-2).exp().mean().log()
-        return alignment.item(), uniformity.item()
+        between = torch.pdist(first).square()
+        share = (first - second).square().sum(1).mean() / between.mean()
+        return share.item(), between.mul(-2).exp().mean().log().item()
 
-    align_before, uniform_before = measure()
+    share_before, uniform_before = measure()
     optimizer = torch.optim.AdamW(trained(loss), lr=2e-3)
     history = []
     for step in range(80):
@@ -319,12 +323,11 @@ def test_learns_on_real_text(tiny_encoder, sentences):
         value.backward()
         optimizer.step()
         history.append(value.item())
-    align, uniform = measure()
+    share, uniform = measure()
     # From the sixth step on the queue is full, and the task the same.
     assert sum(history[-8:]) < 0.75 * sum(history[5:13])
     assert uniform < uniform_before - 0.1
-    # Spreading lengthens all distances; against that, the views of a sentence come closer.
-    assert align / -uniform < align_before / -uniform_before
+    assert share < share_before
 
 
 # Bad input
@@ -359,6 +362,33 @@ def test_models_that_cannot_be_trained_so(model, tiny_encoder):
     model.max_seq_length = 1000
     with pytest.raises(ValueError, match="has 64 positions, but max_seq_length is 1000"):
         PseudoTokenLoss(model)
+
+
+def test_positions_that_the_padding_takes_do_not_count(tiny_encoder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_encoder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    config = AutoConfig.for_model(
+        "roberta", vocab_size=len(tokenizer), max_position_embeddings=66, pad_token_id=1, **shape
+    )
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = encoder_model(str(tmp_path))
+    model.max_seq_length = 66
+    with pytest.raises(ValueError, match="has 64 positions, but max_seq_length is 66"):
+        PseudoTokenLoss(model)
+    model.max_seq_length = 64
+    loss = PseudoTokenLoss(model)
+    model.train()
+    assert torch.isfinite(loss([features_of(model, ["word " * 500, *TEXTS])]))
+
+
+def test_the_copies_see_other_dropout_in_each_pass(model):
+    loss = PseudoTokenLoss(model, queue_batches=2)
+    for training in (True, True, False):
+        model.train(training)
+        loss([features_of(model)])
+    first, second = loss.queue  # evaluation leaves nothing there
+    assert not torch.allclose(first, second, atol=1e-4)
 
 
 def test_long_sentences_are_cut(model):

@@ -86,7 +86,12 @@ def test_options_of_the_trainer_that_change_the_forward_pass(option, new_model, 
     model = new_model()
     loss = PseudoTokenLoss(model, num_pseudo_tokens=16)
     before = copy.deepcopy(loss.head)
-    train(model, loss, column, tmp_path, **{option: True})
+    seen = {"online": set(), "copy": set()}
+    for name, encoder in (("online", model[0]), ("copy", loss.momentum_encoder)):
+        dense = encoder.model.encoder.layer[0].intermediate.dense
+        dense.register_forward_hook(lambda layer, inputs, output, name=name: seen[name].add(output.dtype))
+    train(model, loss, column, tmp_path, callbacks=[PseudoTokenCallback(loss)], **{option: True})
+    assert seen["online"] == seen["copy"] == {torch.bfloat16 if option == "bf16" else torch.float32}
     assert {parameter.dtype for parameter in loss.parameters()} == {torch.float32}
     assert all(keys.dtype == torch.float32 for keys in loss.queue)
     pairs = zip(loss.head.named_parameters(), before.parameters(), strict=True)
