@@ -5,11 +5,11 @@
 
 is the setting of PT-BERT's paper (batch 64, length 64, 3e-5, one pass, best step by STSBenchmark validation). STS is a
 folder of <TASK>/<split>.jsonl. Each run's best step is chosen on STSBenchmark validation; SICK-R train + validation is
-printed beside it, also at the step that is best by it; and of STSBenchmark validation alignment (mean squared distance of
-pairs with a score above 4) and uniformity (log of the mean of exp(-2 squared distance) of all sentences; Wang & Isola,
-2020; lower is better in both). With --suite the best weights are scored on the seven test sets: as they are, with a
-flow, and with what the advice names, both fitted on the test sentences without their scores. What OUTPUT holds already
-under the same settings is not trained or scored again, and an interrupted training goes on.
+printed beside it, also at the step that is best by it; and of STSBenchmark validation alignment (mean squared distance
+of pairs with a score above 4) and uniformity (log of the mean of exp(-2 squared distance) of all sentences; Wang &
+Isola, 2020; lower is better in both). With --suite the best weights are scored on the seven test sets: as they are,
+with a flow, and with what the advice names, both fitted on the test sentences without their scores. What OUTPUT holds
+already under the same settings is not trained or scored again, and an interrupted training goes on.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def main() -> None:
     percent = [DECIDES, BESIDE, f"{BESIDE} by itself", "test", "test with flow", "test as advised"]
     columns = [*percent, "alignment", "uniformity"]
     print(
-        f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + validation, "
-        "by itself: at the step that is best by it."
+        f"\nSpearman x 100, mean (sd over seeds). {DECIDES} validation chose the step; {BESIDE} is train + "
+        "validation; by itself: at the step that is best by it."
     )
     print(
         "| recipe | seeds | "
