@@ -26,12 +26,14 @@ from sbert_flow.fitting.surface import surface_front, viewed
 from sbert_flow.fitting.train import train_flow
 from sbert_flow.flows import surface_matrix
 from sbert_flow.modules import FlowLayer
-from sbert_flow.modules.recipes import RECIPES
+from sbert_flow.modules.recipes import RECIPES, Recipe
 
 WEIGHT = RECIPES["surface"].nuisance_weight
 RAW_SHARES = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-NOISES = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5)
-SEEDS = (0, 1, 2)
+FLOWS = ((5.0, 0.3), (10.0, 0.3), (10.0, 0.5), (10.0, 1.0))
+"""c of the front and noise of the flow behind it."""
+
+SEEDS = (0, 1)
 
 
 def main() -> None:
@@ -108,19 +110,23 @@ def scores(
         mixed = [share * raw + (1 - share) * unit(z) for z in z_of]
         yield f"added to raw, {share} raw", [average(x, part, place) for x, part in zip(mixed, tasks, strict=True)]
     whole = torch.stack(list(edits.values())).sum(dim=0)
-    for noise in NOISES:
+    for weight, noise in FLOWS:
+        recipe = replace(RECIPES["surface-flow"], nuisance_weight=weight, noise=noise)
         yield (
-            f"surface-flow, noise {noise}, {len(SEEDS)} seeds",
+            f"surface-flow, c = {weight:g}, noise {noise}, {len(SEEDS)} seeds",
             [
-                float(np.mean([average(flow_outputs(array, text, whole, noise, seed), part, place) for seed in SEEDS]))
+                float(
+                    np.mean([average(flow_outputs(array, text, whole, recipe, seed), part, place) for seed in SEEDS])
+                )
                 for text, part in zip(texts, tasks, strict=True)
             ],
         )
 
 
-def flow_outputs(array: np.ndarray, text: torch.Tensor, nuisance: torch.Tensor, noise: float, seed: int) -> np.ndarray:
-    """The array under recipe surface-flow, trained on the text with this noise."""
-    recipe = replace(RECIPES["surface-flow"], noise=noise)
+def flow_outputs(
+    array: np.ndarray, text: torch.Tensor, nuisance: torch.Tensor, recipe: Recipe, seed: int
+) -> np.ndarray:
+    """The array under the recipe, trained on the text."""
     layer = FlowLayer(array.shape[1], **recipe.shape)
     train_flow(layer, text, recipe, front=surface_front(text, nuisance, recipe.nuisance_weight), seed=seed)
     return layer.eval().outputs(array).numpy()

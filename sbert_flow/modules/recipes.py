@@ -62,9 +62,9 @@ RECIPES = {
     "paper": Recipe(steps_per_level=3, batch_size=32),
     # Linear, nothing trained: whitening against what changes with the surface of a sentence alone.
     "surface": Recipe(levels=1, steps_per_level=0, act_norm=False, front=True, nuisance_weight=10.0),
-    # The same map in front of a small flow: where the text is of the domain of use. Noise as large as the latents.
+    # The same map in front of a small flow: where the text is of the domain of use.
     "surface-flow": Recipe(
-        levels=1, steps_per_level=3, act_norm=False, front=True, nuisance_weight=5.0, noise=1.0, average_decay=0.99
+        levels=1, steps_per_level=3, act_norm=False, front=True, nuisance_weight=10.0, noise=0.5, average_decay=0.99
     ),
     # Both spaces added, for encoders that are good already.
     "mix": Recipe(
