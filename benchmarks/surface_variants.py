@@ -104,23 +104,19 @@ def scores(
         if name == "as it is":
             z_of = [z for _, z in values]
     raw = unit(array)
-    both = [np.hstack([raw, unit(z)]) for z in z_of]
-    yield "concatenated with raw", [average(x, part, place) for x, part in zip(both, tasks, strict=True)]
+    joined = [np.hstack([raw, unit(z)]) for z in z_of]
+    yield "concatenated with raw", [average(x, part, place) for x, part in zip(joined, tasks, strict=True)]
     for share in RAW_SHARES:
         mixed = [share * raw + (1 - share) * unit(z) for z in z_of]
         yield f"added to raw, {share} raw", [average(x, part, place) for x, part in zip(mixed, tasks, strict=True)]
     whole = torch.stack(list(edits.values())).sum(dim=0)
     for weight, noise in FLOWS:
         recipe = replace(RECIPES["surface-flow"], nuisance_weight=weight, noise=noise)
-        yield (
-            f"surface-flow, c = {weight:g}, noise {noise}, {len(SEEDS)} seeds",
-            [
-                float(
-                    np.mean([average(flow_outputs(array, text, whole, recipe, seed), part, place) for seed in SEEDS])
-                )
-                for text, part in zip(texts, tasks, strict=True)
-            ],
-        )
+        both = []
+        for text, part in zip(texts, tasks, strict=True):
+            seen = [average(flow_outputs(array, text, whole, recipe, seed), part, place) for seed in SEEDS]
+            both.append(float(np.mean(seen)))
+        yield f"surface-flow, c = {weight:g}, noise {noise}, {len(SEEDS)} seeds", both
 
 
 def flow_outputs(
