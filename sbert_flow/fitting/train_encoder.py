@@ -29,6 +29,7 @@ from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, get_encoder_reci
 from sbert_flow.losses import PseudoTokenCallback, PseudoTokenLoss
 from sbert_flow.losses.pseudo_token_callback import FILE
 from sbert_flow.modules import build_model
+from sbert_flow.modules.model_card import keep_text_out
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.modules.validation import check_sentences
 
@@ -183,7 +184,12 @@ def train_encoder(
     rate = settings.learning_rate if learning_rate is None else learning_rate
     if not 0 < rate < math.inf:
         raise ValueError(f"learning_rate must be above 0, but got {learning_rate!r}.")
-    text = check_sentences(sentences, least=batch_size)
+    text = check_sentences(sentences, least=1)
+    if len(text) < batch_size:
+        raise ValueError(
+            f"at least {batch_size} different sentences are needed, but got {len(text)}: that is one batch. Give "
+            "more, or lower the batch size."
+        )
     if resume and not settings.resumable:
         can = " and ".join(name for name, known in ENCODER_RECIPES.items() if known.resumable)
         raise ValueError(
@@ -202,7 +208,7 @@ def train_encoder(
     torch.manual_seed(seed)
     own_limit = model.max_seq_length
     model.max_seq_length = max_length if own_limit is None else min(max_length, own_limit)
-    model.model_card_data.generate_widget_examples = False  # the card would quote the user's text
+    keep_text_out(model)
     try:
         loss = settings.loss(model, seed)
         callbacks: list[TrainerCallback] = [_StopAtBadWeights(loss)]
@@ -239,7 +245,7 @@ def _prepare(folder: Path, used: dict[str, Any], resume: bool) -> str | None:
         noted.write_text(json.dumps(used, indent=2) + "\n", "utf-8")
         return None
     if last is None or not noted.is_file():
-        raise FileNotFoundError(f"no checkpoint to resume from in {folder}. Train without resume.")
+        raise FileNotFoundError(f"no checkpoint to resume from in {folder}. Train without --resume (resume=False).")
     before = json.loads(noted.read_text("utf-8"))
     other = [f"{name} {before.get(name)!r} -> {value!r}" for name, value in used.items() if before.get(name) != value]
     if other:

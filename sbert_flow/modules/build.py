@@ -81,6 +81,13 @@ def _assemble(
         modules = [encoder]
     if isinstance(modules[0], Transformer):
         dropped = modules[1:]
+        own = [module.pooling_mode for module in dropped if isinstance(module, Pooling)]
+        if pooling == "mean" and own and own != ["mean"]:  # the default, so perhaps not what is meant
+            warnings.warn(
+                f"The encoder's own pooling is {own[0]!r}, and 'mean' takes its place. Name pooling={own[0]!r} "
+                f"(--pooling {own[0]}) to keep it.",
+                stacklevel=3,
+            )
         modules = [modules[0], *pooling_modules(modules[0], pooling)]
     else:
         dropped = [module for module in modules if isinstance(module, (Normalize, MapLayer))]

@@ -85,8 +85,8 @@ def check_output(path: str | Path) -> Path:
         raise FileExistsError(f"the output {path} cannot be replaced by a new folder. Name one inside it.")
     if path.is_dir() and any(path.iterdir()) and not _is_own_model(path):
         raise FileExistsError(
-            f"the output folder {path} holds something else than a saved model of sbert-flow, or more than that. "
-            "Name another one or empty it first."
+            f"the output folder {path} holds something else than a model with a map of sbert-flow, or more than "
+            "that, and is not replaced; nor is a trained encoder. Name another one or empty it first."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):

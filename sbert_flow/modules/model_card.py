@@ -31,16 +31,14 @@ CITATIONS = {"flow": ("BERT-flow", CITATION), "whitening": ("BERT-whitening", WH
 
 
 @dataclass
-class FlowModelCardData(SentenceTransformerModelCardData):
-    """Model card data whose usage snippet loads a model with a third-party module.
+class PrivateModelCardData(SentenceTransformerModelCardData):
+    """Model card data without the user's text.
 
     Attributes:
         copy_training_rows: let the library copy rows of training data into the card; off, because text may be private.
-        fitted_on: what the map was fitted on, in words, see :func:`describe_fit`.
     """
 
     copy_training_rows: bool = False
-    fitted_on: str | None = None
 
     def compute_dataset_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The library's description of a training set, without its rows."""
@@ -54,6 +52,17 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         """The library's choice of training sentences to show with the model: none."""
         if self.copy_training_rows:
             super().set_widget_examples(dataset)
+
+
+@dataclass
+class FlowModelCardData(PrivateModelCardData):
+    """Model card data whose usage snippet loads a model with a third-party module.
+
+    Attributes:
+        fitted_on: what the map was fitted on, in words, see :func:`describe_fit`.
+    """
+
+    fitted_on: str | None = None
 
     def generate_usage_snippet(self) -> str:
         """The library's snippet, with the package to install and the flag that lets the library import it."""
@@ -77,10 +86,17 @@ class FlowModelCardData(SentenceTransformerModelCardData):
         )
 
 
+def keep_text_out(model: Any) -> None:
+    """Keep the rows that a model is trained on out of its card."""
+    card = model.model_card_data
+    if type(card) is SentenceTransformerModelCardData:  # a user's own subclass is left as it is
+        card.__class__ = PrivateModelCardData
+
+
 def describe_in_card(model: Any, map_name: str) -> None:
     """Make the model's card say how to load it, whom to cite for its map ("flow" or "whitening") and what it is."""
     card = model.model_card_data
-    if type(card) is SentenceTransformerModelCardData:  # a user's own subclass is left as it is
+    if type(card) in (SentenceTransformerModelCardData, PrivateModelCardData):
         card.__class__ = FlowModelCardData
     if isinstance(card, FlowModelCardData):
         key, entry = CITATIONS[map_name]

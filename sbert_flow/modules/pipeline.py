@@ -37,7 +37,7 @@ def split_at_map(model: Any, kind: type[Layer] = MapLayer) -> tuple[list[nn.Modu
         wanted = "FlowLayer or WhiteningLayer" if kind is MapLayer else kind.__name__
         raise ValueError(
             f"the model must have one {wanted}, but its modules are: {names}. "
-            "Make one with sbert_flow.build_model(encoder, pooling)."
+            "Make one with sbert_flow.build_model(encoder, pooling), or fit one: sbert-flow fit."
         )
     return modules[: places[0]], modules[places[0]]  # type: ignore[return-value]
 

@@ -88,7 +88,7 @@ def test_evaluate_a_plain_model(minilm, folder):
     [
         (["fit", "ENCODER", "--text", "none.txt", "--output", "x"], "no such file: none.txt"),
         (["fit", "ENCODER", "--text", "b.jsonl", "--output", "x"], "no column that is known to hold text"),
-        (["fit", "ENCODER", "--text", "a.txt", "--output", "sts"], "holds something else than a saved model"),
+        (["fit", "ENCODER", "--text", "a.txt", "--output", "sts"], "holds something else than a model"),
         (["fit", "ENCODER", "--text", "a.txt", "--output", "x", "--pooling", "layer:9"], "'layer:9' is out of range"),
         (["fit", "ENCODER", "--text", "a.txt", "--output", "x", "--recipe", "magic"], "recipe must be one of"),
         (["fit", "./none", "--text", "a.txt", "--output", "x"], "no encoder folder './none'"),

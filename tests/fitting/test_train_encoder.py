@@ -206,6 +206,15 @@ def test_tension_pairs_one_in_eight_with_itself():
     assert same == [place % 8 == 0 for place in range(80)]
 
 
+@pytest.mark.parametrize("recipe", ["ptbert", "simcse"])
+def test_the_card_quotes_none_of_the_text(recipe, tiny_encoder, sentences, tmp_path):
+    model, _ = train(tiny_encoder, sentences[:96], tmp_path / "run", recipe)
+    model.save_pretrained(str(tmp_path / "saved"))
+    card = (tmp_path / "saved" / "README.md").read_text("utf-8")
+    assert "Size: 96 training samples" in card
+    assert not [sentence for sentence in sentences[:96] if sentence in card]
+
+
 def test_settings_are_noted(tiny_encoder, sentences, tmp_path):
     train(tiny_encoder, sentences[:96], tmp_path)
     noted = json.loads((tmp_path / "training_settings.json").read_text("utf-8"))

@@ -147,3 +147,13 @@ def test_options_that_cannot_be_used_are_refused(tiny_encoder):
         TypeError, match="poling: options of SentenceTransformer are taken with an id or a folder only"
     ):
         build_model(SentenceTransformer(tiny_encoder), poling="cls")
+
+
+def test_the_default_pooling_in_place_of_the_encoders_own_gives_a_warning(tiny_encoder):
+    own = encoder_before_flow(build_model(tiny_encoder, "cls"))
+    with pytest.warns(UserWarning, match=r"own pooling is 'cls', and 'mean' takes its place.*--pooling cls"):
+        build_model(own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_model(own, "cls")
+        build_model(own, "layer:1")

@@ -55,7 +55,7 @@ def test_an_interrupted_save_leaves_what_was_there(model, tmp_path, monkeypatch,
 def test_other_content_is_never_overwritten(model, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "diary.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="holds something else than a saved model"):
+    with pytest.raises(FileExistsError, match="holds something else than a model"):
         save(model, tmp_path / "notes")
     with pytest.raises(FileExistsError, match="is a file"):
         save(model, tmp_path / "notes" / "diary.txt")
