@@ -82,7 +82,7 @@ def _assemble(
     if isinstance(modules[0], Transformer):
         dropped = modules[1:]
         own = [module.pooling_mode for module in dropped if isinstance(module, Pooling)]
-        if pooling == "mean" and own and own != ["mean"]:  # the default, so perhaps not what is meant
+        if pooling == "mean" and own and own[0] in ("cls", "max"):  # the default, so perhaps not what is meant
             warnings.warn(
                 f"The encoder's own pooling is {own[0]!r}, and 'mean' takes its place. Name pooling={own[0]!r} "
                 f"(--pooling {own[0]}) to keep it.",
