@@ -2,9 +2,9 @@
 
     python benchmarks/new_domain.py --encoder ENCODER --sts STS --text general.txt [--pooling layer:3] [--pairs 300]
 
-Adaptation sees the sentences of the task it is used on, never its scores. "Heeded": the raw embedding counts where
-the advice on the new text is to leave the encoder alone, of which sbert_flow.adapt warns. "Advised": the recipe that
-the advice on the fitted text names, where it names one. Spearman x 100.
+Adaptation sees the sentences of the task it is used on, never its scores. "Advised": the recipe that the advice on the
+fitted text names, where it names one. "Large shift": the cells where sbert-flow calls the shift large, and asks for
+adaptation. Spearman x 100.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from spaces import drawn
 
-from sbert_flow import FlowLayer
 from sbert_flow.data import SentencePairs, read_sentences, read_sts
 from sbert_flow.fitting import fit_flow, measure_shift, nuisance_moment
-from sbert_flow.fitting.adapt import covariance_to_adapt
-from sbert_flow.fitting.advise import LEAVE, SAMPLE, Advice, decide, measure, word_overlap
+from sbert_flow.fitting.adapt import adapt_layer
+from sbert_flow.fitting.advise import SAMPLE, Advice, decide, measure, word_overlap
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
@@ -107,41 +106,36 @@ def report(
                     continue
                 new = of(sources[task.name])
                 before.append(spearman(task, of, layer.outputs) - raw[task.name])
-                shifts.append(measure_shift(layer, new).bits_per_dimension)
-                adapt_to(layer, new)
+                shifts.append(measure_shift(layer, new))
+                adapt_layer(layer, moments(new), advice[task.name].decision)
                 after.append(spearman(task, of, layer.outputs) - raw[task.name])
                 layer.reset_adaptation()
             base = np.mean([raw[task.name] for task in tasks if task.name != source])
             ahead = np.mean(np.array(after) > np.array(before))
+            bits = np.mean([shift.bits_per_dimension for shift in shifts])
             print(
                 f"{recipe} | {source} | {base + np.mean(before):.1f} | {base + np.mean(after):.1f} | "
-                f"{min(before):+.1f} | {min(after):+.1f} | {ahead:.0%} | {np.mean(shifts):+.3f}",
+                f"{min(before):+.1f} | {min(after):+.1f} | {ahead:.0%} | {bits:+.3f}",
                 flush=True,
             )
-            names = [task.name for task in tasks if task.name != source]
-            alone = [advice[name].decision == LEAVE for name in names]
-            heeded = [0.0 if left else gain for left, gain in zip(alone, after, strict=True)]
-            cells += [(recipe, source, *gains) for gains in zip(before, after, heeded, strict=True)]
-    groups = {recipe: [cell for cell in cells if cell[0] == recipe] for recipe in RECIPES}
-    groups["advised"] = [cell for cell in cells if cell[0] == advice[cell[1]].recipe]
+            large = [shift.large for shift in shifts]
+            cells += [(recipe, source, *cell) for cell in zip(before, after, large, strict=True)]
+    advised = [cell for cell in cells if cell[0] == advice[cell[1]].recipe]
+    groups = {recipe: [cell for cell in cells if cell[0] == recipe] for recipe in RECIPES} | {"advised": advised}
     for name, own in groups.items():
-        if not own:
-            continue
-        before, after, heeded = np.array([cell[2:] for cell in own]).T
-        print(
-            f"{name}: {len(after)} cells, adapted below raw by more than .3 in {np.sum(after < -0.3)} (as fitted "
-            f"{np.sum(before < -0.3)}), worst {after.min():+.1f} ({before.min():+.1f}), ahead of as fitted in "
-            f"{np.mean(after > before):.0%}, mean gain on raw {after.mean():+.1f} ({before.mean():+.1f}); "
-            f"heeded: below raw in {np.sum(heeded < -0.3)}, worst {heeded.min():+.1f}, ahead in "
-            f"{np.mean(heeded > before):.0%}, mean {heeded.mean():+.1f}",
-            flush=True,
-        )
+        for title, few in {name: own, f"{name}, large shift": [cell for cell in own if cell[4]]}.items():
+            if few:
+                summary(title, few)
 
 
-def adapt_to(layer: FlowLayer, x: torch.Tensor) -> None:
-    """As sbert_flow.adapt, on embeddings."""
-    seen = moments(x)
-    layer.adapt(seen.mean, covariance_to_adapt(layer, seen))
+def summary(title: str, cells: list[tuple[str, str, float, float, bool]]) -> None:
+    before, after = np.array([cell[2:4] for cell in cells]).T
+    print(
+        f"{title}: {len(after)} cells, adapted below raw by more than .3 in {np.sum(after < -0.3)} (as fitted "
+        f"{np.sum(before < -0.3)}), worst {after.min():+.1f} ({before.min():+.1f}), ahead of as fitted in "
+        f"{np.mean(after > before):.0%}, mean gain on raw {after.mean():+.1f} ({before.mean():+.1f})",
+        flush=True,
+    )
 
 
 def spearman(

@@ -38,14 +38,15 @@ def adapt(
         layer.reset_adaptation()
         console.print("Undid the adaptation.")
     else:
-        shift = fitting.adapt(loaded, list(read_sentences(text or [], column, subset)), batch_size=batch_size)
+        done = fitting.adapt(loaded, list(read_sentences(text or [], column, subset)), batch_size=batch_size)
+        shift = done.shift
         low, high = shift.interval
         console.print(
             f"The new text takes {shift.bits_per_dimension:+.3f} bits per dimension against the fitted text "
             f"({low:+.3f} to {high:+.3f}, {shift.sentences:,} sentences): a {'large' if shift.large else 'small'} "
-            "shift.",
-            highlight=False,
-            soft_wrap=True,
-        )
+            f"shift{'' if shift.large else ', for which the map as fitted may serve as well'}.\n"
+            f"Advice on the new text, which the adapted model follows: {done.advice}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     save(loaded, output)
     console.print(f"Saved in {output}.", highlight=False, markup=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbert_flow.fitting.adapt import Shift, adapt, measure_shift
+from sbert_flow.fitting.adapt import AdaptResult, Shift, adapt, measure_shift
 from sbert_flow.fitting.advise import Advice, advise
 from sbert_flow.fitting.fit import FitResult, fit_flow
 from sbert_flow.fitting.log_prob import log_prob
@@ -11,6 +11,7 @@ from sbert_flow.fitting.train_encoder import EncoderTraining, load_trainable, tr
 from sbert_flow.fitting.whitening import WhiteningResult, fit_whitening
 
 __all__ = [
+    "AdaptResult",
     "Advice",
     "EncoderTraining",
     "FitResult",

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
 
-from sbert_flow.fitting.advise import LEAVE, SAMPLE, advise_sample
+from sbert_flow.fitting.advise import LEAVE, SAMPLE, Advice, advise_sample
 from sbert_flow.fitting.statistics import StreamingMoments, moments, shrunk
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
+from sbert_flow.modules.recipes import RECIPES
 from sbert_flow.modules.validation import check_embeddings, check_sentences
 
 MIN_SENTENCES = 50
@@ -24,6 +24,10 @@ COVARIANCE_SENTENCES = 300
 
 LARGE_SHIFT = 0.1
 """Bits per dimension from which on a shift is called large: on STS, maps began to lose there."""
+
+
+RAW_WEIGHTS = {"flow": 0.0, "mix": RECIPES["mix"].raw_weight, LEAVE: 1.0}
+"""Weight of the raw embedding by the decision on the new text; with too little of it, the weight stays as fitted."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,19 @@ class Shift:
         return self.interval[0] > LARGE_SHIFT
 
 
+@dataclass(frozen=True)
+class AdaptResult:
+    """What an adaptation found.
+
+    Attributes:
+        shift: how far the new text lay from the fitted text.
+        advice: that of :func:`sbert_flow.advise` on the new text, which the adapted model follows.
+    """
+
+    shift: Shift
+    advice: Advice
+
+
 def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
     """Compare embeddings (n, d), as they come before the layer, with those that the layer was fitted on.
 
@@ -70,24 +87,22 @@ def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
     return Shift(mean, (mean - 1.96 * error, mean + 1.96 * error), moved.square().mean().sqrt().item(), len(x))
 
 
-def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: int = 32) -> Shift:
+def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: int = 32) -> AdaptResult:
     """Adapt a fitted model to new text, in place, without labels and without training.
 
     The mean of the embeddings is taken from the new text, and from 300 sentences on also half of the covariance that
-    the surface map divides by (layers with a front that do not mix in the raw embedding). What was fitted is kept:
-    adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it. Likelihoods stay those of
-    the fitted text.
+    the surface map divides by (layers with a front). How much of the raw embedding the model writes follows
+    :func:`sbert_flow.advise` on the new text: none where the advice is "flow"; the share of recipe "mix" where it is
+    "mix", or all of it if the layer is a trained flow, which cannot be mixed at its width; all of it, with a warning,
+    where it is "leave"; as much as before where it is "too little text".
 
-    Where :func:`sbert_flow.advise` would leave the encoder alone on the new text, a warning says so: no adaptation
-    mends a map that should not be there.
+    What was fitted is kept: adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it.
+    Likelihoods stay those of the fitted text.
 
     Args:
         model: a SentenceTransformer with one fitted FlowLayer.
         sentences: unlabelled text of the new domain; at least 50 different ones.
         batch_size: of the encoder.
-
-    Returns:
-        How far the new text lay from the fitted text.
 
     Raises:
         ValueError: no FlowLayer, one that was never fitted, fewer than 50 different sentences, items that are not
@@ -101,31 +116,26 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     x = encoder.encode(distinct, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     x = check_embeddings(x, layer.embedding_dimension, min_rows=MIN_SENTENCES)
     shift = _shift_of_fit(layer, x)
-    _warn_if_better_alone(encoder, distinct, batch_size)
-    seen = moments(x)
-    layer.adapt(seen.mean, covariance_to_adapt(layer, seen))
-    return shift
-
-
-def _warn_if_better_alone(encoder: SentenceTransformer, distinct: list[str], batch_size: int) -> None:
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))[:SAMPLE].tolist()
     advice = advise_sample(encoder, [distinct[index] for index in order], len(distinct), batch_size=batch_size)
+    adapt_layer(layer, moments(x), advice.decision)
     if advice.decision == LEAVE:
         warnings.warn(
-            f"on this text the encoder without the map is likely better: {advice.reason} The map is adapted all the "
-            "same; compare both if you have labelled pairs.",
-            stacklevel=3,
+            f"on this text the encoder without the map is likely better, so the model writes the raw embedding now: "
+            f"{advice.reason} layer.reset_adaptation() or sbert-flow adapt --reset returns to the map as fitted.",
+            stacklevel=2,
         )
+    return AdaptResult(shift, advice)
 
 
-def covariance_to_adapt(layer: FlowLayer, seen: StreamingMoments) -> Tensor | None:
-    """The covariance of new text that a layer is adapted to, shrunk as in the fit; None where the mean alone is.
-
-    Of few sentences it is too uncertain, and in a mixture with the raw embedding, for good spaces, it did harm.
-    """
-    if seen.count < COVARIANCE_SENTENCES or layer.raw_weight:
-        return None
-    return shrunk(seen.covariance, seen.count)
+def adapt_layer(layer: FlowLayer, seen: StreamingMoments, decision: str) -> None:
+    """Adapt a layer to embeddings of these moments, and to the decision of the advice on their text."""
+    # Of few sentences a covariance is too uncertain.
+    covariance = shrunk(seen.covariance, seen.count) if seen.count >= COVARIANCE_SENTENCES else None
+    raw_weight = RAW_WEIGHTS.get(decision)
+    if raw_weight and not layer.mixable:
+        raw_weight = 1.0
+    layer.adapt(seen.mean, covariance, raw_weight=raw_weight)
 
 
 def warn_if_shifted(model: SentenceTransformer, sentences: Sequence[str], *, batch_size: int = 32) -> None:

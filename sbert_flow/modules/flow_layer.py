@@ -23,6 +23,14 @@ ADD = "add"
 MIXINGS = ("concatenate", ADD)
 
 
+class Adaptation(FrozenAffine):
+    """What :meth:`FlowLayer.adapt` puts before the flow, and the raw weight that goes with it (None: as fitted)."""
+
+    def __init__(self, width: int, raw_weight: float | None = None) -> None:
+        super().__init__(width)
+        self.raw_weight = raw_weight
+
+
 class FlowLayer(MapLayer):
     r"""Maps sentence embeddings x to the latents z = f(x) of a normalizing flow with z ~ N(0, I).
 
@@ -56,7 +64,8 @@ class FlowLayer(MapLayer):
             .. math:: [\sqrt{w}\, x / |x| \,;\, \sqrt{1 - w}\, z / |z|]
 
             of width 2 d, whose cosine similarity is w times the raw one plus 1 - w times that of the latents.
-        adapted: whether there is an adaptation to new text, see :meth:`adapt`.
+        adapted, adapted_raw_weight: whether there is an adaptation to new text, and its raw weight, see
+            :meth:`adapt`.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -73,6 +82,7 @@ class FlowLayer(MapLayer):
         "raw_weight",
         "mixing",
         "adapted",
+        "adapted_raw_weight",
     ]
     forward_kwargs = {"return_log_det", "noise"}  # noqa: RUF012
     map_name = "flow"
@@ -96,6 +106,7 @@ class FlowLayer(MapLayer):
         raw_weight: float = 0.0,
         mixing: str = "concatenate",
         adapted: bool = False,
+        adapted_raw_weight: float | None = None,
     ) -> None:
         super().__init__()
         if steps_per_level == 0 and not (front and levels == 1):
@@ -127,7 +138,7 @@ class FlowLayer(MapLayer):
         self.register_buffer("log_prob_rows", torch.zeros((), dtype=torch.long))
         if front:
             self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
-        self.adaptation = FrozenAffine(embedding_dimension) if adapted else None
+        self.adaptation = Adaptation(embedding_dimension, adapted_raw_weight) if adapted else None
 
     @property
     def adapted(self) -> bool:
@@ -135,12 +146,27 @@ class FlowLayer(MapLayer):
         return self.adaptation is not None
 
     @property
+    def adapted_raw_weight(self) -> float | None:
+        """The raw weight since :meth:`adapt`; None where it is as fitted."""
+        return None if self.adaptation is None else self.adaptation.raw_weight
+
+    @property
+    def concatenates(self) -> bool:
+        """Whether the output is twice as wide as the embeddings."""
+        return bool(self.raw_weight) and self.mixing != ADD
+
+    @property
+    def mixable(self) -> bool:
+        """Whether the raw embedding can be mixed in without a change of the output's width."""
+        return self.concatenates or self.steps_per_level == 0
+
+    @property
     def front(self) -> bool:
         """Whether a frozen affine map comes before the flow."""
         return self.affine is not None
 
     def get_embedding_dimension(self) -> int:
-        return 2 * self.embedding_dimension if self.raw_weight and self.mixing != ADD else self.embedding_dimension
+        return 2 * self.embedding_dimension if self.concatenates else self.embedding_dimension
 
     def forward(
         self, features: dict[str, Tensor | Any], return_log_det: bool = False, noise: float = 0.0, **kwargs: Any
@@ -182,13 +208,14 @@ class FlowLayer(MapLayer):
         return z, log_det + term
 
     def _output(self, x: Tensor, z: Tensor) -> Tensor:
-        """What the layer writes: the latents, or with a ``raw_weight`` a mixture of both, each at unit length."""
-        if not self.raw_weight:
-            return z
+        """What the layer writes: the latents, the raw embedding, or a mixture of both, each at unit length."""
+        weight = self.raw_weight if self.adapted_raw_weight is None else self.adapted_raw_weight
+        if not self.concatenates and weight in (0, 1):
+            return x if weight else z
         x, z = nn.functional.normalize(x, dim=-1), nn.functional.normalize(z, dim=-1)
-        if self.mixing == ADD:
-            return torch.lerp(z, x, self.raw_weight)
-        return torch.cat([self.raw_weight**0.5 * x, (1 - self.raw_weight) ** 0.5 * z], dim=-1)
+        if self.concatenates:
+            return torch.cat([weight**0.5 * x, (1 - weight) ** 0.5 * z], dim=-1)
+        return torch.lerp(z, x, weight)
 
     def set_front(self, matrix: Tensor, mean: Tensor, covariance_share: Tensor | None = None) -> None:
         """Set the frozen affine map A (x - mu) before the flow; a map without trained steps is thereby fitted.
@@ -333,7 +360,13 @@ class FlowLayer(MapLayer):
         return (place / QUANTILES * 100).clamp(0, 100)
 
     @torch.no_grad()
-    def adapt(self, mean: Tensor, covariance: Tensor | None = None, weight: float = 0.5) -> None:
+    def adapt(
+        self,
+        mean: Tensor,
+        covariance: Tensor | None = None,
+        weight: float = 0.5,
+        raw_weight: float | None = None,
+    ) -> None:
         r"""Put an affine map before the flow that takes embeddings of new text to where those of the fitted text lay:
 
         .. math:: x \mapsto P (x - \mu') + \mu
@@ -346,10 +379,21 @@ class FlowLayer(MapLayer):
             mean: shape (d,).
             covariance: shape (d, d); used only where the layer has the statistics for it.
             weight: w, share of the new covariance.
+            raw_weight: weight of the raw embedding in what the layer writes from now on: 0 writes the latents alone, 1
+                the raw embedding alone, between them both are mixed as by the layer's own ``raw_weight``. None keeps
+                that one.
 
         Raises:
-            ValueError: the layer does not know the mean of the text it was fitted on.
+            ValueError: the layer does not know the mean of the text it was fitted on, or the raw weight is not between
+                0 and 1, or neither of these for a trained flow that does not concatenate.
         """
+        if raw_weight is not None and not 0 <= raw_weight <= 1:
+            raise ValueError(f"raw_weight must be from 0 to 1, but got {raw_weight!r}.")
+        if raw_weight not in (None, 0, 1) and not self.mixable:
+            raise ValueError(
+                f"a trained flow permutes the coordinates, so that its latents cannot be added to the embeddings: "
+                f"raw_weight must be 0 or 1, but got {raw_weight!r}."
+            )
         if not self.center.any():
             raise ValueError(
                 "this flow does not know the mean of the text it was fitted on (it was fitted by another program or "
@@ -362,7 +406,7 @@ class FlowLayer(MapLayer):
             root = self.affine.matrix.double() * (share.trace() / len(share)).sqrt()  # M^(-1/2), without its scale
             new = matrix + weight * (root @ covariance.double().to(device) @ root - share)
             matrix = torch.linalg.solve(root, inverse_square_root(new) @ root)
-        adaptation = FrozenAffine(self.embedding_dimension).to(device)
+        adaptation = Adaptation(self.embedding_dimension, raw_weight).to(device)
         adaptation.set(matrix, mean.double().to(device) - torch.linalg.solve(matrix, center))
         self.adaptation = adaptation
 

@@ -12,7 +12,7 @@ from scipy.linalg import fractional_matrix_power
 from scipy.stats import kstest
 
 from sbert_flow import FlowLayer, adapt, build_model, fit_flow, load
-from sbert_flow.fitting import measure_shift
+from sbert_flow.fitting import Advice, measure_shift
 from sbert_flow.fitting.adapt import warn_if_shifted
 from sbert_flow.fitting.sampling import HELD_OUT, held_out
 from sbert_flow.modules import save
@@ -124,7 +124,7 @@ def test_adapted_model_saved_and_replaced_and_reset(tiny_encoder: str, sentences
     plain = model.encode(sentences[:5])
     adapt(model, sentences[300:360])
     first = model.encode(sentences[:5])
-    shift = adapt(model, sentences[:350])
+    shift = adapt(model, sentences[:350]).shift
     again = model.encode(sentences[:5])
     assert shift.sentences == 350 and not np.allclose(first, plain, atol=1e-3)
     loaded = load(save(model, tmp_path / "model"))
@@ -179,14 +179,70 @@ def test_warning_on_another_domain_and_none_on_its_own(tiny_encoder: str, senten
         warn_if_shifted(model, far)
 
 
-def test_adapting_to_text_on_which_the_encoder_is_better_alone_says_so(
-    tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+def decided(monkeypatch: pytest.MonkeyPatch, decision: str) -> None:
+    """Let the advice on any text be this one."""
+    module = importlib.import_module("sbert_flow.fitting.adapt")
+    monkeypatch.setattr(module, "advise_sample", lambda *args, **kwargs: Advice(decision, None, "by the test.", {}))
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_an_adapted_model_follows_the_advice_on_the_new_text(
+    tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
+    new, probe = sentences[300:], sentences[:5]
     model = build_model(tiny_encoder, recipe="surface")
     fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
-    rule = importlib.import_module("sbert_flow.fitting.advise")
-    monkeypatch.setattr(rule, "LEAVE_ABOVE", -100.0)
-    monkeypatch.setattr(rule, "NARROW_LEAVE", -100.0)
-    with pytest.warns(UserWarning, match="the encoder without the map is likely better: an edited sentence lies"):
-        adapt(model, sentences[300:])
-    assert model[-1].adapted
+    raw = encoder_before_flow(model).encode(probe)
+    as_fitted = model.encode(probe)
+    decided(monkeypatch, "flow")
+    assert adapt(model, new).advice.decision == "flow"
+    flow = model.encode(probe)
+    decided(monkeypatch, "mix")
+    adapt(model, new)
+    np.testing.assert_allclose(model.encode(probe), 0.6 * unit(raw) + 0.4 * unit(flow), atol=1e-5)
+    decided(monkeypatch, "leave")
+    with pytest.warns(UserWarning, match="the encoder without the map is likely better.*: by the test"):
+        adapt(model, new)
+    np.testing.assert_allclose(model.encode(probe), raw, atol=1e-6)
+    loaded = load(save(model, tmp_path / "model"))
+    np.testing.assert_allclose(loaded.encode(probe), raw, atol=1e-6)
+    decided(monkeypatch, "too little text")
+    adapt(loaded, new)
+    np.testing.assert_allclose(loaded.encode(probe), flow, atol=1e-5)  # as fitted: nothing of the raw embedding
+    loaded[-1].reset_adaptation()
+    np.testing.assert_array_equal(loaded.encode(probe), as_fitted)
+
+
+def test_mixtures_change_their_share(tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 'mix' becomes the map alone where the advice is "flow"; twice as wide it keeps its width."""
+    model = build_model(tiny_encoder, recipe="mix")
+    fit_flow(model, sentences[:300], recipe="mix", show_progress_bar=False)
+    decided(monkeypatch, "flow")
+    adapt(model, sentences[300:])
+    x = encoder_before_flow(model).encode(sentences[:5], convert_to_tensor=True)
+    torch.testing.assert_close(model[-1].outputs(x), model[-1].latents(x))
+    wide = FlowLayer(WIDTH, levels=1, steps_per_level=0, front=True, raw_weight=0.5)
+    x = text_like(100, 0)
+    wide.set_front(torch.eye(WIDTH), x.mean(dim=0))
+    wide.note_fit(x.mean(dim=0), wide.log_prob(x))
+    wide.adapt(x.mean(dim=0), raw_weight=1)
+    torch.testing.assert_close(wide.outputs(x), torch.cat([torch.nn.functional.normalize(x), 0 * x], dim=1))
+
+
+def test_a_trained_flow_is_left_out_where_a_mixture_is_advised(
+    tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_model(tiny_encoder, recipe="surface-flow")
+    fit_flow(model, sentences[:300], recipe="surface-flow", show_progress_bar=False)
+    raw = encoder_before_flow(model).encode(sentences[:5])
+    decided(monkeypatch, "mix")
+    adapt(model, sentences[300:])
+    np.testing.assert_allclose(model.encode(sentences[:5]), raw, atol=1e-6)
+    center = model[-1].center
+    with pytest.raises(ValueError, match=r"raw_weight must be 0 or 1, but got 0\.5"):
+        model[-1].adapt(center, raw_weight=0.5)
+    with pytest.raises(ValueError, match=r"raw_weight must be from 0 to 1, but got 1\.5"):
+        model[-1].adapt(center, raw_weight=1.5)

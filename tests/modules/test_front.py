@@ -119,7 +119,8 @@ def test_saved_and_loaded(recipe: str, tiny_encoder: str, tmp_path) -> None:
     if layer.steps_per_level:
         layer.initialize(np.random.default_rng(0).normal(size=sample.shape))
     loaded = load(save(model, tmp_path / "model"))
-    assert loaded[-1].get_config_dict() == {"embedding_dimension": 32, **get_recipe(recipe).shape, "adapted": False}
+    as_fitted = {"adapted": False, "adapted_raw_weight": None}
+    assert loaded[-1].get_config_dict() == {"embedding_dimension": 32, **get_recipe(recipe).shape, **as_fitted}
     np.testing.assert_array_equal(loaded.encode(["a red boat"]), model.encode(["a red boat"]))
 
 
