@@ -26,7 +26,7 @@ from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import FLOW_BELOW, LEAVE_ABOVE, SAMPLE, VIEWED, decide, measure, word_overlap
+from sbert_flow.fitting.advise import LEAVE_BELOW, SAMPLE, VIEWED, decide, measure, word_overlap
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 
@@ -55,10 +55,11 @@ def main() -> None:
     texts = list(dict.fromkeys([*sentences, *(text for view in views.values() for text in view)]))
     place = {text: index for index, text in enumerate(texts)}
     print(f"{len(sentences):,} sentences of {sum(map(len, tasks)):,} pairs, {len(chosen):,} edited", flush=True)
-    print("space | " + " | ".join(METHODS) + " | separation | PR | cosine | advice | regret", flush=True)
+    print("space | " + " | ".join(METHODS) + " | separation | room | centred | PR | advice | regret", flush=True)
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     known = {(row["encoder"], row["pooling"]) for row in rows}
     overlap = word_overlap(chosen[:VIEWED])
+    sample = list(dict.fromkeys([*chosen[:VIEWED], *sentences]))[:SAMPLE]
     print(f"two sentences share {overlap:.0%} of their words")
     rows = [printed({**row, "sentences": len(sentences), "word_overlap": overlap}) for row in rows]
     with TemporaryDirectory() as temporary:
@@ -72,7 +73,7 @@ def main() -> None:
                 edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
                 few = {edit: view[:VIEWED] for edit, view in edited.items()}
                 numbers = {
-                    **measure(x[:SAMPLE], originals[:VIEWED], few),
+                    **measure(array[[place[text] for text in sample]], few),
                     "sentences": len(sentences),
                     "word_overlap": overlap,
                 }
@@ -121,8 +122,9 @@ def printed(row: dict[str, Any]) -> dict[str, Any]:
         f"{row['encoder']} {row['pooling']}",
         *(f"{row[method]:.1f}" for method in METHODS),
         f"{row['view_separation']:.1f}",
+        f"{row['room']:.2f}",
+        f"{row['centred_room']:.2f}",
         f"{row['participation_ratio']:.0f}",
-        f"{row['mean_cosine']:.2f}",
         advice.recipe or advice.decision,
         f"{regret:.1f}",
     ]
@@ -156,7 +158,12 @@ def summary(rows: list[dict[str, Any]]) -> None:
         "participation ratio > 70: mix, else surface-flow": follow(
             ["mix" if row["participation_ratio"] > 70 else "surface-flow" for row in rows]
         ),
-    }
+        "view separation above 8.5: raw, above 6 or ratio above 70: mix, else surface-flow": follow([
+            "raw" if row["view_separation"] >= 8.5
+            else "mix" if row["view_separation"] >= 6 or row["participation_ratio"] > 70
+            else "surface-flow" for row in rows
+        ]),
+    }  # fmt: skip
     print(f"\nregret over {len(rows)} spaces, and the share of spaces where it is at most 1.0")
     for rule, regret in rules.items():
         print(f"{rule} | mean {regret.mean():.2f} | worst {regret.max():.2f} | {np.mean(regret <= 1.0):.0%}")
@@ -183,7 +190,7 @@ def summary(rows: list[dict[str, Any]]) -> None:
     for measure_name, own in fitted.items():
         best = losses[own][losses[own].mean(axis=1).argmin()]
         print(f"{measure_name} | mean {best.mean():.2f} | worst {best.max():.2f}")
-    both = losses[fitted["view_separation, participation_ratio"]]
+    both = losses[fitted["room, centred_room, participation_ratio"]]
     groups = {
         "space": [f"{row['encoder']} {row['pooling']}" for row in rows],
         "encoder": [row["encoder"] for row in rows],
@@ -199,6 +206,7 @@ def summary(rows: list[dict[str, Any]]) -> None:
 def candidate_rules(rows: list[dict[str, Any]], lost: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, slice]]:
     """Regret of many rules in every space, (rules, spaces), and which of them belong to which measure."""
     columns = {
+        "room": -np.array([row["room"] for row in rows]),
         "view_separation": np.array([row["view_separation"] for row in rows]),
         "participation_ratio": np.array([row["participation_ratio"] for row in rows]),
         "mean_cosine": -np.array([row["mean_cosine"] for row in rows]),
@@ -216,41 +224,40 @@ def candidate_rules(rows: list[dict[str, Any]], lost: dict[str, np.ndarray]) -> 
         grid = np.quantile(values, np.linspace(0, 1, 53))
         pairs = [(low, high) for low in grid for high in [*grid, np.inf] if low <= high]
         add(name, [values >= high for _, high in pairs], [values >= low for low, _ in pairs])
-    separation, ratio = columns["view_separation"], columns["participation_ratio"]
+    room, ratio = columns["room"], columns["participation_ratio"]
+    centred = np.array([row["centred_room"] for row in rows])
     bounds = [
         (low, high, most)
-        for low in np.arange(2, 12, 0.5)
-        for high in np.arange(low, 12, 0.5)
+        for low in np.arange(1, 2.5, 0.1)
+        for high in np.arange(1, 2.5, 0.1)
         for most in range(40, 110, 10)
     ]
     add(
-        "view_separation, participation_ratio",
-        [separation >= high for _, high, _ in bounds],
-        [(separation >= low) | (ratio > most) for low, _, most in bounds],
+        "room, centred_room, participation_ratio",
+        [-room < low for low, _, _ in bounds],
+        [(centred < high) & (ratio > most) for _, high, most in bounds],
     )
     return np.array(losses), places
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Gain over the raw space against the view separation, with the bounds of the advice."""
+    """Gain over the raw space against the room, with the bound of the advice."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise SystemExit("the picture needs matplotlib: pip install matplotlib") from error
 
     figure, axes = plt.subplots(figsize=(7, 4))
-    separation = [row["view_separation"] for row in rows]
+    room = [row["room"] for row in rows]
     for recipe, marker in {"surface": "o", "mix": "x"}.items():
         gains = [row[recipe] - row["raw"] for row in rows]
-        axes.scatter(separation, gains, marker=marker, s=22, label=recipe)
+        axes.scatter(room, gains, marker=marker, s=22, label=recipe)
     axes.axhline(0, color="black", linewidth=0.8)
-    for bound in (FLOW_BELOW, LEAVE_ABOVE):
-        axes.axvline(bound, color="grey", linestyle="--", linewidth=0.8)
+    axes.axvline(LEAVE_BELOW, color="grey", linestyle="--", linewidth=0.8)
     top = axes.get_ylim()[1]
-    places = {"surface": FLOW_BELOW - 1, "mix": (FLOW_BELOW + LEAVE_ABOVE) / 2, "leave": LEAVE_ABOVE + 1}
-    for text, place in places.items():
-        axes.text(place, 0.95 * top, text, ha="center")
-    axes.set_xlabel("view separation of the raw space (standard deviations)")
+    axes.text(LEAVE_BELOW - 0.05, 0.95 * top, "leave", ha="right")
+    axes.text(LEAVE_BELOW + 0.05, 0.95 * top, "mix or replace", ha="left")
+    axes.set_xlabel("room: view separation behind the surface map / of the raw space")
     axes.set_ylabel("gain in average Spearman x 100")
     axes.legend(loc="center right")
     figure.tight_layout()

@@ -72,7 +72,8 @@ def main() -> None:
             advice = {}
             for name, (chosen, views) in edited.items():
                 few = {edit: of(view).numpy() for edit, view in views.items()}
-                seen = measure(of(sources[name][:SAMPLE]).numpy(), of(chosen).numpy(), few)
+                sample = list(dict.fromkeys([*chosen, *sources[name]]))[:SAMPLE]
+                seen = measure(of(sample).numpy(), few)
                 advice[name] = decide({**seen, "sentences": len(sources[name]), "word_overlap": word_overlap(chosen)})
                 print(f"{pooling}, {name}: {advice[name]}")
             report(pooling, sources, tasks, of, moment, advice)

@@ -21,7 +21,7 @@ from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import SAMPLE, VIEWED, decide, measure, word_overlap
+from sbert_flow.fitting.advise import SAMPLE, VIEWED, Advice, decide, measure, word_overlap
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
 
@@ -58,9 +58,13 @@ def main() -> None:
                     chosen, views = edited[n, draw]
                     fit, originals = (array[[place[s] for s in block]] for block in (text, chosen))
                     moved = {name: array[[place[s] for s in view]] for name, view in views.items()}
+                    sample = list(dict.fromkeys([*chosen[:VIEWED], *text]))[:SAMPLE]
+                    few = {name: view[:VIEWED] for name, view in moved.items()}
                     overlap = word_overlap(chosen[:VIEWED])
+                    measures = measure(array[[place[s] for s in sample]], few)
+                    advice = decide({**measures, "sentences": n, "word_overlap": overlap})
                     row = {"encoder": encoder, "pooling": pooling, "sentences": n, "draw": draw, "raw": raw}
-                    rows.append({**row, **scores(x, fit, originals, moved, tasks, place, raw, overlap)})
+                    rows.append({**row, **scores(x, fit, originals, moved, tasks, place, raw, advice)})
                 gains = [row for row in rows if (row["encoder"], row["pooling"]) == (encoder, pooling)]
                 print(f"{encoder} {pooling} raw {raw:.1f}: " + least(gains), flush=True)
                 if options.json:
@@ -76,11 +80,9 @@ def scores(
     tasks: list[Any],
     place: dict[str, int],
     raw: float,
-    overlap: float,
+    advice: Advice,
 ) -> dict[str, Any]:
     """Average of the tasks under each recipe fitted on ``fit``, and under what the advice names."""
-    few = {name: view[:VIEWED] for name, view in views.items()}
-    advice = decide({**measure(fit[:SAMPLE], originals[:VIEWED], few), "sentences": len(fit), "word_overlap": overlap})
     nuisance = nuisance_moment(
         torch.from_numpy(originals), {name: torch.from_numpy(view) for name, view in views.items()}
     )

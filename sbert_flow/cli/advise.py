@@ -44,7 +44,7 @@ def advise(
         advice[name] = fitting.advise(model, sentences, seed=seed, batch_size=batch_size)
     table = Table(title=f"{encoder}, without labels", title_justify="left")
     table.add_column("pooling")
-    shown = ("view_separation", "participation_ratio", "mean_cosine")
+    shown = ("view_separation", "room", "centred_room", "participation_ratio")
     for heading in shown:
         table.add_column(heading.replace("_", " "), justify="right")
     table.add_column("advice")

@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 from sbert_flow.fitting import distributed
 from sbert_flow.fitting.files import write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
+from sbert_flow.fitting.room import mapped_separation
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import nuisance_moment, viewed
@@ -39,21 +40,22 @@ FLOW_TEXT = 2000
 MOST_OVERLAP = 0.2
 """Share of words in common above which a text is too narrow; general text and STS have .02 to .12."""
 
-FLOW_BELOW = 6.0
-LEAVE_ABOVE = 8.5
-"""Bounds of the view separation: in the spaces tried, maps gained below the first and lost above the second."""
+LEAVE_BELOW = 1.7
+"""Bound of the room: below it, maps lost in the spaces tried."""
+
+MIX_BELOW = 1.9
+MIX_RATIO = 60
+"""Bounds of the centred room and of the participation ratio between which mixing gained more than replacing."""
 
 NARROW_OVERLAP = 0.1
-NARROW_LEAVE = 4.6
-
-MIX_RATIO = 70
-"""Participation ratio above which mixing gained more than replacing."""
+NARROW_LEAVE = 2.4
+"""Share of words in common from which on a text is of a narrow domain, and the bound of the room there."""
 
 LEAVE = "leave"
 
 RULE = (
-    3, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, FLOW_BELOW, LEAVE_ABOVE, NARROW_OVERLAP, NARROW_LEAVE,
-    MIX_RATIO,
+    4, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, LEAVE_BELOW, MIX_BELOW, MIX_RATIO, NARROW_OVERLAP,
+    NARROW_LEAVE,
 )  # fmt: skip
 """Advice that a store keeps is given again while these are the same."""
 
@@ -81,9 +83,9 @@ class Advice:
 def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 0, batch_size: int = 32) -> Advice:
     """Measure the model's raw embeddings of a sample of the sentences, and say whether to fit a map on them.
 
-    It looks at how well the space tells an edited sentence from another (:func:`sbert_flow.measures.view_separation`)
-    and takes no labels. About 2,500 short texts are encoded. The bounds come from the spaces of
-    docs/should-i-use-it.md.
+    It looks at how well the space tells an edited sentence from another (:func:`sbert_flow.measures.view_separation`),
+    and how much better it does behind the surface map, and takes no labels. About 2,500 short texts are encoded. The
+    bounds come from the spaces of docs/should-i-use-it.md.
 
     Args:
         model: a SentenceTransformer; if it has a map of ours, what comes before it is judged.
@@ -126,6 +128,7 @@ def advise_sample(
             f"another: near-duplicates, or a handful of words. {MOST_OVERLAP:.0%} are the most; give other text.",
             {"sentences": sentences, "word_overlap": overlap},
         )
+    sample = list(dict.fromkeys([*chosen, *sample]))  # those that were edited come first
     texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
     encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
     place = {text: index for index, text in enumerate(texts)}
@@ -133,7 +136,7 @@ def advise_sample(
     def rows(block: list[str]) -> np.ndarray:
         return encoded[[place[text] for text in block]]
 
-    measures = measure(rows(sample), rows(chosen), {name: rows(block) for name, block in views.items()})
+    measures = measure(rows(sample), {name: rows(block) for name, block in views.items()})
     more = {"sentences": sentences, "truncated": _truncated(encoder, sample), "word_overlap": overlap}
     return decide({**measures, **more})
 
@@ -161,18 +164,24 @@ def _kept_advice(store: EmbeddingStore, encoder: SentenceTransformer, seed: int,
     return advice
 
 
-def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
+def measure(embeddings: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The measures behind the advice.
 
     Args:
-        embeddings: of the sample, shape (n, d).
-        originals: embeddings of the sentences that were edited, shape (k, d).
+        embeddings: of the sample, shape (n, d); the first k are of the sentences that were edited.
         views: for each edit, embeddings of their views, shape (k, d).
     """
     seen = moments(embeddings)
+    originals, center = embeddings[: len(next(iter(views.values())))], embeddings.mean(axis=0)
+    separation = view_separation(originals, views)
+    centred = view_separation(originals - center, {name: view - center for name, view in views.items()})
+    mapped = mapped_separation(embeddings, views)
     nuisance = nuisance_moment(torch.from_numpy(originals), {k: torch.from_numpy(v) for k, v in views.items()})
     return {
-        "view_separation": view_separation(originals, views),
+        "view_separation": separation,
+        "mapped_separation": mapped,
+        "room": mapped / max(separation, 0.01),  # a space may not tell sentences apart at all
+        "centred_room": mapped / max(centred, 0.01),
         "participation_ratio": population_participation_ratio(embeddings),
         "mean_cosine": mean_cosine(embeddings),
         "iso_score": iso_score(embeddings),
@@ -184,36 +193,41 @@ def measure(embeddings: np.ndarray, originals: np.ndarray, views: Mapping[str, n
 
 
 def decide(measures: dict[str, float]) -> Advice:
-    """The rule, from "view_separation", "participation_ratio", "sentences" and "word_overlap".
+    """The rule, from "room", "centred_room", "participation_ratio", "sentences" and "word_overlap".
 
-    Above a separation of 8.5 leave the space alone. Above 6, or with a participation ratio above 70, mix both spaces.
-    Otherwise replace it; the flow behind the surface map is for 2,000 sentences or more: it learns less by heart. Text
-    of a narrow domain, in which two sentences share a tenth of their words, lowers the separation and teaches a map
-    less: there leave the space alone above NARROW_LEAVE, and otherwise mix.
+    The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Where the
+    map adds less than 1.9 times to what centring alone gives, and many directions share the variance (participation
+    ratio above 60), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000 sentences or
+    more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their words, teaches
+    a map less: there leave the space alone below 2.4, and otherwise mix.
     """
-    separation, ratio = measures["view_separation"], measures["participation_ratio"]
+    room, centred, ratio = measures["room"], measures["centred_room"], measures["participation_ratio"]
     overlap = measures.get("word_overlap", 0.0)
-    start = f"an edited sentence lies {separation:.1f} standard deviations above random pairs"
+    start = (
+        f"an edited sentence lies {measures['view_separation']:.1f} standard deviations above random pairs, and "
+        f"{measures['mapped_separation']:.1f} behind the surface map, {room:.1f} times as many"
+    )
     if overlap > NARROW_OVERLAP:
-        start += f", and the text is narrow (two sentences share {overlap:.0%} of their words)"
-        if separation >= NARROW_LEAVE:
-            reason = f"{start}; above {NARROW_LEAVE:g} on such text maps lost. The encoder is better as it is."
+        start += f"; the text is narrow (two sentences share {overlap:.0%} of their words)"
+        if room < NARROW_LEAVE:
+            reason = (
+                f"{start}, and below {NARROW_LEAVE:g} times maps lost on such text. The encoder is better as it is."
+            )
             return Advice(LEAVE, None, reason, measures)
-        reason = f"{start}; below {NARROW_LEAVE:g} on such text, 'mix' gained and replacing lost."
-        return Advice("mix", "mix", reason, measures)
-    if separation >= LEAVE_ABOVE:
-        reason = f"{start}; above {LEAVE_ABOVE:g} no map gained more than .1. This encoder is good as it is."
+        return Advice("mix", "mix", f"{start}, where 'mix' gained and replacing lost.", measures)
+    if room < LEAVE_BELOW:
+        reason = f"{start}. Below {LEAVE_BELOW:g} times maps lost. The encoder is good as it is."
         return Advice(LEAVE, None, reason, measures)
-    if separation >= FLOW_BELOW:
-        reason = f"{start}; between {FLOW_BELOW:g} and {LEAVE_ABOVE:g}, 'mix' gained 0 to 2 points."
-        return Advice("mix", "mix", reason, measures)
-    if ratio > MIX_RATIO:
-        reason = f"{start}, but {ratio:.0f} directions share the variance; above {MIX_RATIO} 'mix' gained 2 to 5."
+    if centred < MIX_BELOW and ratio > MIX_RATIO:
+        reason = (
+            f"{start}, but only {centred:.1f} times as many as centring alone gives, in a space of {ratio:.0f} directions: "
+            "there 'mix' gained 0 to 3 points, and more than replacing."
+        )
         return Advice("mix", "mix", reason, measures)
     recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
     reason = (
-        f"{start}; below {FLOW_BELOW:g} maps that replace the embedding gained 1 to 39 points on average of seven STS "
-        f"tasks, 12 in the median. Fit recipe {recipe!r} on text of the domain of use"
+        f"{start}; there maps that replace the embedding gained 1 to 39 points on average of seven STS tasks, 12 in "
+        f"the median. Fit recipe {recipe!r} on text of the domain of use"
         + ("." if recipe == "surface-flow" else f" (from {FLOW_TEXT:,} sentences on 'surface-flow').")
     )
     return Advice("flow", recipe, reason, measures)

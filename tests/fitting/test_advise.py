@@ -8,27 +8,33 @@ from sentence_transformers import SentenceTransformer
 
 from sbert_flow import advise, build_model, fit_flow
 from sbert_flow.data import sample_sentences
-from sbert_flow.fitting.advise import decide
+from sbert_flow.fitting.advise import decide, measure
 from sbert_flow.measures import population_participation_ratio
 from sbert_flow.modules.pipeline import encoder_before_flow
 
 
+def measured(room: float, centred: float, ratio: float, sentences: int, **more: float) -> dict[str, float]:
+    found = {"room": room, "centred_room": centred, "participation_ratio": ratio, "sentences": sentences}
+    return {**found, "view_separation": 4.0, "mapped_separation": 4.0 * room, **more}
+
+
 @pytest.mark.parametrize(
-    ("separation", "ratio", "sentences", "decision", "recipe"),
+    ("room", "centred", "ratio", "sentences", "decision", "recipe"),
     [
-        (1.7, 15, 5000, "flow", "surface-flow"),
-        (5.9, 70, 2000, "flow", "surface-flow"),
-        (5.9, 15, 1999, "flow", "surface"),
-        (5.9, 71, 5000, "mix", "mix"),
-        (7.2, 15, 5000, "mix", "mix"),
-        (8.6, 110, 5000, "leave", None),
-        (20.0, 15, 60, "leave", None),
+        (3.7, 1.6, 15, 5000, "flow", "surface-flow"),
+        (1.7, 1.6, 60, 2000, "flow", "surface-flow"),
+        (2.6, 2.2, 64, 1999, "flow", "surface"),
+        (2.5, 1.9, 94, 5000, "flow", "surface-flow"),
+        (1.7, 1.8, 61, 5000, "mix", "mix"),
+        (3.4, 1.3, 110, 5000, "mix", "mix"),
+        (1.6, 1.5, 110, 5000, "leave", None),
+        (1.2, 1.2, 15, 60, "leave", None),
     ],
 )
-def test_rule(separation: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
-    advice = decide({"view_separation": separation, "participation_ratio": ratio, "sentences": sentences})
+def test_rule(room: float, centred: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
+    advice = decide(measured(room, centred, ratio, sentences))
     assert (advice.decision, advice.recipe) == (decision, recipe)
-    assert f"{separation:.1f}" in str(advice)
+    assert f"{room:.1f} times" in str(advice)
 
 
 def test_a_contrastively_trained_encoder_is_left_alone_and_its_middle_is_not(minilm: str) -> None:
@@ -42,6 +48,7 @@ def test_a_contrastively_trained_encoder_is_left_alone_and_its_middle_is_not(min
     advice = advise(middle, text)
     assert advice.decision == "flow"
     assert good.measures["view_separation"] > 2 * advice.measures["view_separation"]
+    assert good.measures["room"] < 1.6 and advice.measures["room"] > 2
     embeddings = encoder_before_flow(middle).encode(text)
     ratio = population_participation_ratio(embeddings)
     assert advice.measures["participation_ratio"] == pytest.approx(ratio, rel=1e-4)
@@ -116,9 +123,39 @@ def test_auto_says_when_there_is_too_little_text(minilm: str) -> None:
         fit_flow(build_model(minilm, "layer:3"), sample_sentences()[:20], show_progress_bar=False)
 
 
-@pytest.mark.parametrize(("separation", "decision"), [(2.0, "mix"), (5.0, "leave"), (9.0, "leave")])
-def test_rule_for_text_of_a_narrow_domain(separation: float, decision: str) -> None:
-    measures = {"view_separation": separation, "participation_ratio": 20, "sentences": 5000, "word_overlap": 0.15}
-    advice = decide(measures)
+@pytest.mark.parametrize(("room", "decision"), [(3.0, "mix"), (2.3, "leave"), (1.5, "leave")])
+def test_rule_for_text_of_a_narrow_domain(room: float, decision: str) -> None:
+    advice = decide(measured(room, 2.0, 20, 5000, word_overlap=0.15))
     assert advice.decision == decision and "share 15% of their words" in advice.reason
-    assert decide({**measures, "word_overlap": 0.05, "view_separation": 2.0}).decision == "flow"
+    assert decide(measured(2.3, 2.0, 20, 5000, word_overlap=0.05)).decision == "flow"
+
+
+def test_measures_of_a_space_with_one_loud_nuisance_direction() -> None:
+    """Meaning in 20 directions, surface in one: the map that divides out the latter shows how much room there is."""
+    rng = np.random.default_rng(0)
+
+    def space(loudness: float) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        meaning = rng.normal(size=(600, 20))
+
+        def said(k: int) -> np.ndarray:
+            return np.hstack([meaning[:k], loudness * rng.normal(size=(k, 1))]) + 0.1 * rng.normal(size=(k, 21))
+
+        return said(600), {"a": said(300), "b": said(300)}
+
+    loud, quiet = measure(*space(10.0)), measure(*space(0.1))
+    assert loud["room"] > 5 and 0.8 < quiet["room"] < 1.2
+    # In 20 directions of equal variance the cosine of two random rows has standard deviation 1 / sqrt(20).
+    assert quiet["mapped_separation"] == pytest.approx(np.sqrt(20), rel=0.1)
+    assert loud["mapped_separation"] == pytest.approx(np.sqrt(20), rel=0.15)
+
+
+def test_room_hardly_depends_on_the_number_of_sentences(minilm: str) -> None:
+    text = sample_sentences()
+    rooms = [advise(SentenceTransformer(minilm, device="cpu"), text[:count]).measures["room"] for count in (60, 300)]
+    assert rooms[0] == pytest.approx(rooms[1], rel=0.15) and max(rooms) < 1.7
+
+
+def test_a_space_that_tells_nothing_apart_is_not_an_error() -> None:
+    rng = np.random.default_rng(0)
+    found = measure(rng.normal(size=(100, 8)), {"a": rng.normal(size=(50, 8))})
+    assert np.isfinite([found["room"], found["centred_room"]]).all()
