@@ -110,7 +110,7 @@ def advise_sample(
         return Advice(
             "too little text",
             None,
-            f"there are {sentences} different sentences; {LEAST_TEXT} are the least, 300 give most of the gain.",
+            f"there are {sentences} different sentences; advice needs {LEAST_TEXT}, 300 give most of the gain.",
             {"sentences": sentences},
         )
     try:
