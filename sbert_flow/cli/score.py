@@ -16,7 +16,10 @@ def score(
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
 ) -> None:
-    """Say how typical sentences are of the text that the flow was fitted on: JSON Lines in their order."""
+    """Say how typical sentences are of the text that the flow was fitted on: JSON Lines in their order.
+
+    Blank lines have no score; "file" and "line" say where a sentence stands.
+    """
     import json
     import sys
     from contextlib import nullcontext
@@ -24,7 +27,7 @@ def score(
 
     import torch
 
-    from sbert_flow.data import read_sentences
+    from sbert_flow.data import read_numbered
     from sbert_flow.fitting import log_prob
     from sbert_flow.modules import load
     from sbert_flow.modules.pipeline import split_at_flow
@@ -34,9 +37,13 @@ def score(
     loaded = load(model)
     _, layer = split_at_flow(loaded)
     with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
-        sentences = read_sentences(text, column, subset)
-        while block := list(islice(sentences, 4096)):
-            values = torch.from_numpy(log_prob(loaded, block, batch_size=batch_size))
-            for sentence, value, place in zip(block, values.tolist(), layer.percentile(values).tolist(), strict=True):
-                row = {"sentence": sentence, "log_prob": round(value, 3), "percentile": round(place, 1)}
+        read = read_numbered(text, column, subset)
+        while block := list(islice(read, 4096)):
+            values = torch.from_numpy(log_prob(loaded, [sentence for *_, sentence in block], batch_size=batch_size))
+            places = layer.percentile(values).tolist()
+            for (name, line, sentence), value, place in zip(block, values.tolist(), places, strict=True):
+                row = {
+                    "file": name, "line": line, "sentence": sentence, "log_prob": round(value, 3),
+                    "percentile": round(place, 1),
+                }  # fmt: skip
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
