@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def score(
     model: Annotated[str, typer.Argument(help="Model with a fitted flow: folder or hub id.")],
     text: Annotated[list[str], typer.Option(help="File of sentences or hub dataset id; may be repeated.")],
+    more_text: MoreText = None,
     output: Annotated[Path | None, typer.Option(help="File for the JSON Lines; standard output if not given.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
@@ -34,10 +37,10 @@ def score(
 
     if output is not None and not output.parent.is_dir():
         raise FileNotFoundError(f"no folder {output.parent} to write {output.name} into.")
+    read = read_numbered(all_text(text, more_text), column, subset)
     loaded = load(model)
     _, layer = split_at_flow(loaded)
     with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
-        read = read_numbered(text, column, subset)
         while block := list(islice(read, 4096)):
             values = torch.from_numpy(log_prob(loaded, [sentence for *_, sentence in block], batch_size=batch_size))
             places = layer.percentile(values).tolist()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def train(
     encoder: Annotated[str, typer.Argument(help="Encoder: hub id or folder.")],
@@ -17,7 +19,7 @@ def train(
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the trained model; checkpoints go beside it.")],
-    more_text: Annotated[list[str] | None, typer.Argument(help="Further text files after the first --text.")] = None,
+    more_text: MoreText = None,
     recipe: Annotated[str, typer.Option(help="ptbert, simcse, tsdae or ct.")] = "ptbert",
     pooling: Annotated[str, typer.Option(help="cls, mean or max.")] = "cls",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
@@ -47,7 +49,7 @@ def train(
     output = check_output(output)
     checkpoints = output.parent / f"{output.name}-checkpoints"
     evaluator = None if sts is None else STSSuite(read_sts(sts, ["STSBenchmark"], "validation"))
-    sentences = read_sentences([*text, *(more_text or [])], column, subset)
+    sentences = read_sentences(all_text(text, more_text), column, subset)
     model = load_trainable(encoder, pooling)
     done = train_encoder(
         model,
