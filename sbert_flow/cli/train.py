@@ -18,7 +18,7 @@ def train(
             help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; repeatable."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Folder for the trained model; checkpoints go beside it.")],
+    output: Annotated[Path, typer.Option(help="New folder for the trained model; checkpoints go beside it.")],
     more_text: MoreText = None,
     recipe: Annotated[str, typer.Option(help="ptbert, simcse, tsdae or ct.")] = "ptbert",
     pooling: Annotated[str, typer.Option(help="cls, mean or max.")] = "cls",

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import random
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from sentence_transformers.sentence_transformer.evaluation import BaseEvaluator
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from sbert_flow.fitting.encoder_progress import TrainerProgress
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, get_encoder_recipe
+from sbert_flow.fitting.progress import progress_of
 from sbert_flow.losses import PseudoTokenCallback, PseudoTokenLoss
 from sbert_flow.losses.pseudo_token_callback import FILE
 from sbert_flow.modules import build_model
@@ -163,7 +164,7 @@ def train_encoder(
         eval_steps: also the distance of checkpoints.
         resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
         seed: of fresh weights, order and dropout.
-        show_progress_bar: None shows it on a terminal.
+        show_progress_bar: None shows it on a terminal, and elsewhere a line every 30 seconds.
 
     Raises:
         ValueError: unknown recipe, fewer sentences than a batch, a number outside its range, a loss that is no longer
@@ -211,13 +212,16 @@ def train_encoder(
     keep_text_out(model)
     try:
         loss = settings.loss(model, seed)
+        progress = progress_of(None, show_progress_bar)
         callbacks: list[TrainerCallback] = [_StopAtBadWeights(loss)]
+        if progress.style == "lines":
+            callbacks.append(TrainerProgress(progress, f"eval_{DECIDING}"))
         if isinstance(loss, PseudoTokenLoss):
             callbacks.append(PseudoTokenCallback(loss))
         last = _prepare(folder, used, resume)
         trainer = _Trainer(
             model,
-            args=_arguments(folder, used, evaluator, show_progress_bar),
+            args=_arguments(folder, used, evaluator, bar=progress.style == "bar"),
             train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
             loss=loss,
             evaluator=None if evaluator is None else _Deciding(evaluator, own_limit),
@@ -264,7 +268,7 @@ def _last_checkpoint(folder: Path, recipe: str) -> str | None:
 
 
 def _arguments(
-    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool | None
+    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool
 ) -> SentenceTransformerTrainingArguments:
     on_gpu = torch.cuda.is_available()
     evaluation: dict[str, Any] = {}
@@ -291,6 +295,6 @@ def _arguments(
         bf16=on_gpu and torch.cuda.is_bf16_supported(including_emulation=False),
         seed=used["seed"],
         report_to=[],
-        disable_tqdm=not (sys.stderr.isatty() if bar is None else bar),
+        disable_tqdm=not bar,
         **evaluation,
     )

@@ -48,6 +48,18 @@ def test_trains_evaluates_and_saves(tiny_encoder, text, sts, tmp_path):
     assert not (tmp_path / "trained-checkpoints").exists()
 
 
+def test_without_a_terminal_there_are_lines(tiny_encoder, text, sts, tmp_path, monkeypatch):
+    monkeypatch.setattr("sbert_flow.fitting.progress.SECONDS_BETWEEN_LINES", 0)
+    output = tmp_path / "trained"
+    result = run(
+        tiny_encoder, "--text", text, "--output", output, "--sts", sts, "--steps", 4, "--eval-steps", 2,
+        "--batch-size", 16,
+    )  # fmt: skip
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Training: ")]
+    assert [line.split(",")[0] for line in lines] == [f"Training: {step} of 4" for step in range(1, 5)]
+    assert "steps/s" in lines[0] and ", score " in lines[-1]
+
+
 def test_a_home_folder_that_the_shell_left_unexpanded(tiny_encoder, text, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     result = run(tiny_encoder, "--text", text, "--output=~/trained", "--steps", 1, "--batch-size", 16)
