@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.fit import INTERRUPTED
 from sbert_flow.cli.text import MoreText, all_text
 
 
@@ -43,6 +44,7 @@ def train(
     from sbert_flow.data import read_sentences, read_sts
     from sbert_flow.evaluation.sts import STSSuite
     from sbert_flow.fitting import load_trainable, train_encoder
+    from sbert_flow.fitting.encoder_checkpoints import saying_what_is_kept
     from sbert_flow.modules import save
     from sbert_flow.modules.io import check_output
 
@@ -51,21 +53,26 @@ def train(
     evaluator = None if sts is None else STSSuite(read_sts(sts, ["STSBenchmark"], "validation"))
     sentences = read_sentences(all_text(text, more_text), column, subset)
     model = load_trainable(encoder, pooling)
-    done = train_encoder(
-        model,
-        sentences,
-        recipe,
-        checkpoints=checkpoints,
-        steps=steps,
-        batch_size=batch_size,
-        max_length=max_length,
-        learning_rate=learning_rate,
-        evaluator=evaluator,
-        eval_steps=eval_steps,
-        resume=resume,
-        seed=seed,
-    )
-    save(model, output)
+    try:
+        done = train_encoder(
+            model,
+            sentences,
+            recipe,
+            checkpoints=checkpoints,
+            steps=steps,
+            batch_size=batch_size,
+            max_length=max_length,
+            learning_rate=learning_rate,
+            evaluator=evaluator,
+            eval_steps=eval_steps,
+            resume=resume,
+            seed=seed,
+        )
+        with saying_what_is_kept(checkpoints, recipe):
+            save(model, output)
+    except KeyboardInterrupt as interrupt:
+        Console(stderr=True).print(str(interrupt) or "Interrupted.", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
     shutil.rmtree(checkpoints)  # only after a whole model is there
     console = Console()
     for entry in done.history:

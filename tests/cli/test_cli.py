@@ -127,6 +127,16 @@ def test_errors_are_one_line(arguments, message, minilm, folder):
     assert not (folder / "x").exists()
 
 
+def test_notes_of_an_error_are_shown(monkeypatch):
+    def app():
+        error = OSError("the disk is full")
+        error.add_note("Go on with --resume.")
+        raise error
+
+    monkeypatch.setattr("sbert_flow.cli.app", app)
+    assert "the disk is full Go on with --resume." in run("train", check=False)[2]
+
+
 def test_as_a_module(folder):
     done = subprocess.run(
         [sys.executable, "-m", "sbert_flow", "fit", "--help"], capture_output=True, text=True, timeout=300

@@ -79,7 +79,9 @@ def test_static_embeddings(pooling, tiny_encoder, text, tmp_path):
 def test_resumes_after_an_interruption(tiny_encoder, text, sentences, tmp_path, monkeypatch):
     options = ("--text", text, "--output", tmp_path / "trained", "--steps", 4, "--eval-steps", 2, "--batch-size", 16)
     monkeypatch.setattr("sbert_flow.modules.save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert run(tiny_encoder, *options).exit_code != 0
+    stopped = run(tiny_encoder, *options)
+    assert stopped.exit_code == 130
+    assert "trained-checkpoints/checkpoint-4 keeps what was done; the same command with --resume" in stopped.stderr
     monkeypatch.undo()
     again = run(tiny_encoder, *options)
     assert isinstance(again.exception, FileExistsError) and "checkpoints of an earlier training" in str(

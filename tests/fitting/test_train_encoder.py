@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import re
 import shutil
+import signal
 
 import pytest
 import torch
@@ -143,6 +146,36 @@ def test_a_checkpoint_that_a_kill_left_incomplete_is_passed_over(tiny_encoder, s
     (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
     resumed, done = train(tiny_encoder, sentences[:96], tmp_path, resume=True)
     assert equal_weights(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [("ptbert", r"checkpoint-2 keeps what was done; .*--resume"), ("ct", r"'ct' cannot be resumed")],
+)
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, signal.SIGTERM, RuntimeError("out of memory")])
+def test_a_training_that_stops_says_how_to_go_on(stop, recipe, message, tiny_encoder, sentences, tmp_path):
+    class Stopping(Rising):
+        def __call__(self, *args, **kwargs):
+            if (tmp_path / "checkpoint-2").is_dir():
+                if stop is signal.SIGTERM:
+                    os.kill(os.getpid(), stop)
+                raise stop
+            return super().__call__(*args, **kwargs)
+
+    kind = type(stop) if isinstance(stop, Exception) else KeyboardInterrupt
+    with pytest.raises(kind) as stopped:
+        train(tiny_encoder, sentences[:96], tmp_path, recipe, evaluator=Stopping())
+    said = "\n".join([str(stopped.value), *getattr(stopped.value, "__notes__", [])])
+    assert re.search(message, said)
+
+
+def test_a_training_that_stops_before_the_first_checkpoint_says_so(tiny_encoder, sentences, tmp_path):
+    class Stopping(Rising):
+        def __call__(self, *args, **kwargs):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="There is no checkpoint yet"):
+        train(tiny_encoder, sentences[:96], tmp_path, evaluator=Stopping())
 
 
 @pytest.mark.parametrize("recipe", ["ptbert", "simcse"])
