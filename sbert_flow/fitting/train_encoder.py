@@ -156,8 +156,9 @@ def train_encoder(
         batch_size: sentences in a step; the last partial batch of a pass is left out.
         max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
         learning_rate: None takes the recipe's.
-        evaluator: any of the library's; called every ``eval_steps`` steps, with sentences cut at the model's own limit
-            only. What it returns, or the ``primary_metric`` of that, decides; greater is better.
+        evaluator: any of the library's; called at the start, to compare with, and every ``eval_steps`` steps, with
+            sentences cut at the model's own limit only. What it returns, or the ``primary_metric`` of that, decides
+            between the steps, the start left out; greater is better.
         eval_steps: also the distance of checkpoints.
         resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
         seed: of fresh weights, order and dropout.
@@ -219,7 +220,7 @@ def train_encoder(
         last = prepare(folder, used, resume)
         trainer = _Trainer(
             model,
-            args=_arguments(folder, used, evaluator, bar=progress.style == "bar"),
+            args=_arguments(folder, used, evaluator, anew=last is None, bar=progress.style == "bar"),
             train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
             loss=loss,
             evaluator=None if evaluator is None else _Deciding(evaluator, own_limit),
@@ -236,7 +237,7 @@ def train_encoder(
 
 
 def _arguments(
-    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool
+    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, anew: bool, bar: bool
 ) -> SentenceTransformerTrainingArguments:
     on_gpu = torch.cuda.is_available()
     evaluation: dict[str, Any] = {}
@@ -244,6 +245,7 @@ def _arguments(
         evaluation = {
             "eval_strategy": "steps",
             "eval_steps": used["eval_steps"],
+            "eval_on_start": anew,  # a resumed training has it in its history
             "load_best_model_at_end": True,
             "metric_for_best_model": f"eval_{DECIDING}",
             "greater_is_better": True,
