@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, recipe: str, seed: int, text: list[str], evalu
             resume=ENCODER_RECIPES[recipe].resumable and any(checkpoints.glob("checkpoint-*")),
             seed=seed,
         )
-        by_other = max(entry.get(f"eval_{BESIDE}_spearman_cosine", -1) for entry in done.history)
+        by_other = max(entry.get(f"eval_{BESIDE}_spearman_cosine", -1) for entry in done.history if entry["step"])
         noted.write_text(json.dumps({"settings": settings(args), f"{BESIDE} by itself": by_other}))
         save(model, folder)
     note = json.loads(noted.read_text())

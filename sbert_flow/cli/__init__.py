@@ -47,5 +47,6 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        console.print(f"[red]Error:[/red] {escape(str(error))}")
+        said = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        console.print(f"[red]Error:[/red] {escape(said)}")
         sys.exit(USER_ERROR)

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def adapt(
     model: Annotated[str, typer.Argument(help="Model with a fitted flow: folder or hub id.")],
     output: Annotated[Path, typer.Option(help="Folder for the adapted model.")],
     text: Annotated[list[str] | None, typer.Option(help="File of the new domain's text; may be repeated.")] = None,
+    more_text: MoreText = None,
     reset: Annotated[bool, typer.Option("--reset", help="Undo the adaptation instead.")] = False,
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset.")] = None,
@@ -26,6 +29,7 @@ def adapt(
     from sbert_flow.modules.io import check_output
     from sbert_flow.modules.pipeline import split_at_flow
 
+    text = all_text(text, more_text)
     if bool(text) == reset:
         raise ValueError("give either --text, to adapt, or --reset, to undo an adaptation.")
     check_output(output)
@@ -38,7 +42,7 @@ def adapt(
         layer.reset_adaptation()
         console.print("Undid the adaptation.")
     else:
-        done = fitting.adapt(loaded, list(read_sentences(text or [], column, subset)), batch_size=batch_size)
+        done = fitting.adapt(loaded, list(read_sentences(text, column, subset)), batch_size=batch_size)
         shift = done.shift
         low, high = shift.interval
         console.print(

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def advise(
     encoder: Annotated[str, typer.Argument(help="Encoder: hub id or folder.")],
     text: Annotated[list[str], typer.Option(help="File of sentences or hub dataset id; may be repeated.")],
+    more_text: MoreText = None,
     pooling: Annotated[
         list[str] | None,
         typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K; may be repeated."),
@@ -35,7 +38,7 @@ def advise(
 
     if json_file is not None and not json_file.parent.is_dir():
         raise FileNotFoundError(f"no folder {json_file.parent} to write {json_file.name} into.")
-    sentences = list(read_sentences(text, column, subset))
+    sentences = list(read_sentences(all_text(text, more_text), column, subset))
     advice = {}
     for name in pooling or ["mean"]:
         with warnings.catch_warnings():

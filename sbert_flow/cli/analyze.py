@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def analyze(
     model: Annotated[str, typer.Argument(help="Fitted model: folder or hub id.")],
@@ -21,6 +23,7 @@ def analyze(
         list[str] | None,
         typer.Option(help="Text to count words in; may be repeated. Default: the vocabulary's order."),
     ] = None,
+    more_text: MoreText = None,
     column: Annotated[list[str] | None, typer.Option(help="Text column of --text; may be repeated.")] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences the encoder takes at a time.")] = 32,
 ) -> None:
@@ -37,6 +40,7 @@ def analyze(
     from sbert_flow.evaluation.lexical import read_entailment
     from sbert_flow.modules import load
 
+    text = all_text(text, more_text)
     output.mkdir(parents=True, exist_ok=True)
     entailment = None if qnli is None else read_entailment(qnli)
     sentences = list(read_sentences(text, column)) if text else None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -19,6 +21,7 @@ def compare(
         list[str] | None,
         typer.Option(help="Text to fit on, as for fit; may be repeated. Default: the tasks' sentences."),
     ] = None,
+    more_text: MoreText = None,
     column: Annotated[list[str] | None, typer.Option(help="Text column of --text; may be repeated.")] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a hub dataset in --text.")] = None,
     each_task: Annotated[
@@ -58,6 +61,7 @@ def compare(
     from sbert_flow.evaluation.quoted import quoted_rows
     from sbert_flow.fitting.progress import Progress
 
+    text = all_text(text, more_text)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     sentences = list(read_sentences(text, column, subset)) if text else None

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.text import MoreText, all_text
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM, as shells have it."""
 
@@ -20,7 +22,7 @@ def fit(
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the fitted model.")],
-    more_text: Annotated[list[str] | None, typer.Argument(help="Further text files after the first --text.")] = None,
+    more_text: MoreText = None,
     pooling: Annotated[
         str, typer.Option(help="mean, cls, max, first-last, first-last-embedding, last-two or layer:K.")
     ] = "mean",
@@ -63,7 +65,7 @@ def fit(
         if first:
             check_output(output)
         # Rank 0 alone reads the text.
-        sentences = read_sentences([*text, *(more_text or [])], column, subset) if first else iter(())
+        sentences = read_sentences(all_text(text, more_text), column, subset) if first else iter(())
         model = build_model(encoder, pooling, recipe)
         if device is not None:
             model.to(device)
@@ -84,7 +86,7 @@ def fit(
             raise typer.Exit(INTERRUPTED) from interrupt
         if not first:
             return
-        describe_fit(model, " and ".join(Path(name).name for name in [*text, *(more_text or [])]), result.rows)
+        describe_fit(model, " and ".join(Path(name).name for name in all_text(text, more_text)), result.rows)
         save(model, output)
     bits = [round(entry["bits_per_dimension"], 4) for entry in result.history[-1:]]  # none where nothing is trained
     if json_lines:

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sbert_flow.cli.fit import INTERRUPTED
+from sbert_flow.cli.text import MoreText, all_text
+
 
 def train(
     encoder: Annotated[str, typer.Argument(help="Encoder: hub id or folder.")],
@@ -16,8 +19,8 @@ def train(
             help="File of sentences (.txt one a line, .jsonl, .csv, .tsv, .parquet) or hub dataset id; repeatable."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Folder for the trained model; checkpoints go beside it.")],
-    more_text: Annotated[list[str] | None, typer.Argument(help="Further text files after the first --text.")] = None,
+    output: Annotated[Path, typer.Option(help="New folder for the trained model; checkpoints go beside it.")],
+    more_text: MoreText = None,
     recipe: Annotated[str, typer.Option(help="ptbert, simcse, tsdae or ct.")] = "ptbert",
     pooling: Annotated[str, typer.Option(help="cls, mean or max.")] = "cls",
     column: Annotated[list[str] | None, typer.Option(help="Text column; may be repeated.")] = None,
@@ -41,29 +44,35 @@ def train(
     from sbert_flow.data import read_sentences, read_sts
     from sbert_flow.evaluation.sts import STSSuite
     from sbert_flow.fitting import load_trainable, train_encoder
+    from sbert_flow.fitting.encoder_checkpoints import saying_what_is_kept
     from sbert_flow.modules import save
     from sbert_flow.modules.io import check_output
 
     output = check_output(output)
     checkpoints = output.parent / f"{output.name}-checkpoints"
     evaluator = None if sts is None else STSSuite(read_sts(sts, ["STSBenchmark"], "validation"))
-    sentences = read_sentences([*text, *(more_text or [])], column, subset)
+    sentences = read_sentences(all_text(text, more_text), column, subset)
     model = load_trainable(encoder, pooling)
-    done = train_encoder(
-        model,
-        sentences,
-        recipe,
-        checkpoints=checkpoints,
-        steps=steps,
-        batch_size=batch_size,
-        max_length=max_length,
-        learning_rate=learning_rate,
-        evaluator=evaluator,
-        eval_steps=eval_steps,
-        resume=resume,
-        seed=seed,
-    )
-    save(model, output)
+    try:
+        done = train_encoder(
+            model,
+            sentences,
+            recipe,
+            checkpoints=checkpoints,
+            steps=steps,
+            batch_size=batch_size,
+            max_length=max_length,
+            learning_rate=learning_rate,
+            evaluator=evaluator,
+            eval_steps=eval_steps,
+            resume=resume,
+            seed=seed,
+        )
+        with saying_what_is_kept(checkpoints, recipe):
+            save(model, output)
+    except KeyboardInterrupt as interrupt:
+        Console(stderr=True).print(str(interrupt) or "Interrupted.", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
     shutil.rmtree(checkpoints)  # only after a whole model is there
     console = Console()
     for entry in done.history:

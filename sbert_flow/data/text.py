@@ -38,16 +38,26 @@ def read_sentences(
         FileNotFoundError: no such file, nor a dataset of that id.
         ValueError: not UTF-8, a malformed row, a column that is not there (file and line are named).
     """
+    return (sentence for _, _, sentence in read_numbered(sources, columns, subset, split))
+
+
+def read_numbered(
+    sources: str | Path | Sequence[str | Path],
+    columns: Sequence[str] | None = None,
+    subset: str | None = None,
+    split: str = "train",
+) -> Iterator[tuple[str, int, str]]:
+    """As :func:`read_sentences`, each sentence with its source and its line there, or row where there are no lines."""
     if isinstance(sources, (str, Path)):
         sources = [sources]
     # Looked up now, so that a missing file is reported before the first sentence is used.
-    readers = [_reader(source, columns, subset, split) for source in sources]
-    return (sentence for reader in readers for sentence in reader())
+    readers = [(str(source), _reader(source, columns, subset, split)) for source in sources]
+    return ((source, number, sentence) for source, reader in readers for number, sentence in reader())
 
 
 def _reader(
     source: str | Path, columns: Sequence[str] | None, subset: str | None, split: str
-) -> Callable[[], Iterator[str]]:
+) -> Callable[[], Iterator[tuple[int, str]]]:
     path = Path(source).expanduser()
     if path.is_dir():
         raise FileNotFoundError(f"{source} is a folder; name the files in it.")
@@ -86,10 +96,10 @@ def _decoded(path: Path | Traversable) -> Iterator[tuple[int, str]]:
                 ) from error
 
 
-def _lines(path: Path) -> Iterator[str]:
-    for _, line in _decoded(path):
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in _decoded(path):
         if sentence := line.strip():
-            yield sentence
+            yield number, sentence
 
 
 def jsonl_rows(path: Path | Traversable) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -147,7 +157,9 @@ ROWS = {
 """Readers of rows by the file's ending."""
 
 
-def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | None, source: str) -> Iterator[str]:
+def _texts(
+    rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | None, source: str
+) -> Iterator[tuple[int, str]]:
     chosen = list(columns) if columns else None
     for number, row in rows:
         if chosen is None:
@@ -168,4 +180,4 @@ def _texts(rows: Iterable[tuple[int, dict[str, Any]]], columns: Sequence[str] | 
             if not isinstance(value, str):
                 raise ValueError(f"{source}, row {number}: column {name!r} holds {value!r:.80}, not text.")
             if text := value.strip():
-                yield text
+                yield number, text

@@ -112,7 +112,7 @@ def advise_sample(
         return Advice(
             "too little text",
             None,
-            f"there are {sentences} different sentences; {LEAST_TEXT} are the least, 300 give most of the gain.",
+            f"there are {sentences} different sentences; advice needs {LEAST_TEXT}, 300 give most of the gain.",
             {"sentences": sentences},
         )
     try:
@@ -198,8 +198,8 @@ def decide(measures: dict[str, float]) -> Advice:
     The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Where the
     map adds less than 1.9 times to what centring alone gives, and many directions share the variance (participation
     ratio above 60), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000 sentences or
-    more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their words, teaches
-    a map less: there leave the space alone below 2.4, and otherwise mix.
+    more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their words,
+    teaches a map less: there leave the space alone below 2.4, and otherwise mix.
     """
     room, centred, ratio = measures["room"], measures["centred_room"], measures["participation_ratio"]
     overlap = measures.get("word_overlap", 0.0)
@@ -210,9 +210,7 @@ def decide(measures: dict[str, float]) -> Advice:
     if overlap > NARROW_OVERLAP:
         start += f"; the text is narrow (two sentences share {overlap:.0%} of their words)"
         if room < NARROW_LEAVE:
-            reason = (
-                f"{start}, and below {NARROW_LEAVE:g} times maps lost on such text. The encoder is better as it is."
-            )
+            reason = f"{start}, and below {NARROW_LEAVE:g} times maps lost there. The encoder is better as it is."
             return Advice(LEAVE, None, reason, measures)
         return Advice("mix", "mix", f"{start}, where 'mix' gained and replacing lost.", measures)
     if room < LEAVE_BELOW:
@@ -220,8 +218,8 @@ def decide(measures: dict[str, float]) -> Advice:
         return Advice(LEAVE, None, reason, measures)
     if centred < MIX_BELOW and ratio > MIX_RATIO:
         reason = (
-            f"{start}, but only {centred:.1f} times as many as centring alone gives, in a space of {ratio:.0f} directions: "
-            "there 'mix' gained 0 to 3 points, and more than replacing."
+            f"{start}, but only {centred:.1f} times as many as centring alone gives, and {ratio:.0f} directions share "
+            "the variance: there 'mix' gained 0 to 3 points, and more than replacing."
         )
         return Advice("mix", "mix", reason, measures)
     recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"

@@ -95,8 +95,8 @@ def fit_flow(
     Args:
         model: a SentenceTransformer with one FlowLayer; with ``embeddings`` also a FlowLayer, or None for a new layer
             of the recipe's shape.
-        sentences: the text, any iterable; duplicates count once. At least 16, better a few hundred or more, of the
-            domain of use.
+        sentences: the text, any iterable; duplicates count once. At least 50, or 16 for a recipe that is named;
+            better a few hundred or more, of the domain of use.
         embeddings: embeddings as they come before the layer, shape (n, d), instead of ``sentences``: an array, a
             tensor or an :class:`~sbert_flow.fitting.embedding_set.EmbeddingSet`.
         nuisance: for the surface recipes with ``embeddings``: W, shape (d, d), from
@@ -148,7 +148,8 @@ def fit_flow(
         else:
             stack.enter_context(resumable(store))
             folder = stack.enter_context(store_folder(store))
-            opened = EmbeddingStore.open(folder, sentences, progress=progress)  # type: ignore[arg-type]
+            least = 1 if recipe == AUTO else MIN_ROWS  # the advice itself says what is too little, and what to do
+            opened = EmbeddingStore.open(folder, sentences, least=least, progress=progress)  # type: ignore[arg-type]
             encoding = {"dtype": dtype, "batch_size": batch_size, "bf16": bf16}
             ready = _from_sentences(model, opened, recipe, nuisance, edits, seed, encoding)
             if store:
@@ -223,9 +224,10 @@ def _from_sentences(
             leave = advice.decision == LEAVE
             instead = "Use the encoder without a map. " if leave else ""
             other = "mix" if leave else WITHOUT_SENTENCES
+            needs = "" if leave else f"; that needs {MIN_ROWS} different sentences"
             raise ValueError(
                 f"nothing is fitted. {advice}\n{instead}Name a recipe (recipe={other!r}, --recipe {other}) to fit one "
-                "all the same."
+                f"all the same{needs}."
             )
         recipe = advice.recipe
     layer = _layer_for(recipe, split_at_flow(model)[1], model, of_its_shape=advice is not None)

@@ -54,8 +54,9 @@ class Stage:
             print(json.dumps(record), file=self.stream, flush=True)
         else:
             said = "".join(f", {key} {value:.4f}" for key, value in measures.items())
+            speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
             print(
-                f"{self.name}: {self.done:,} of {self.total:,}, {rate:,.0f} {self.unit}/s, "
+                f"{self.name}: {self.done:,} of {self.total:,}, {speed} {self.unit}/s, "
                 f"{remaining:,.0f} s left{said}",
                 file=self.stream, flush=True,
             )  # fmt: skip

@@ -15,7 +15,7 @@ from sbert_flow.modules.recipes import RECIPES
 
 
 def mapped_separation(embeddings: np.ndarray, views: Mapping[str, np.ndarray]) -> float:
-    """View separation (:func:`sbert_flow.measures.view_separation`) behind the surface map, on sentences apart from its W.
+    """View separation (:func:`sbert_flow.measures.view_separation`) behind the surface map, apart from its own views.
 
     Each half of the edited sentences is measured behind a map whose W is of the other half, once with the half's own
     embeddings in T and once without: the first is too high, the second too low, by much if there are few sentences.

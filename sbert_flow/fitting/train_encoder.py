@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,17 +21,17 @@ from sentence_transformers import (
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.evaluation import BaseEvaluator
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
+from sbert_flow.fitting.encoder_checkpoints import prepare, saying_what_is_kept
+from sbert_flow.fitting.encoder_progress import TrainerProgress
 from sbert_flow.fitting.encoder_recipes import ENCODER_RECIPES, get_encoder_recipe
+from sbert_flow.fitting.progress import progress_of
 from sbert_flow.losses import PseudoTokenCallback, PseudoTokenLoss
-from sbert_flow.losses.pseudo_token_callback import FILE
 from sbert_flow.modules import build_model
 from sbert_flow.modules.model_card import keep_text_out
 from sbert_flow.modules.pipeline import encoder_before_flow
 from sbert_flow.modules.validation import check_sentences
 
-SETTINGS = "training_settings.json"
 DECIDING = "deciding"
 
 REMEDY = "Train anew with a lower learning rate; checkpoints saved before hold the last good weights."
@@ -158,18 +156,20 @@ def train_encoder(
         batch_size: sentences in a step; the last partial batch of a pass is left out.
         max_length: tokens that a sentence is cut at while training, or the model's own limit if that is lower.
         learning_rate: None takes the recipe's.
-        evaluator: any of the library's; called every ``eval_steps`` steps, with sentences cut at the model's own limit
-            only. What it returns, or the ``primary_metric`` of that, decides; greater is better.
+        evaluator: any of the library's; called at the start, to compare with, and every ``eval_steps`` steps, with
+            sentences cut at the model's own limit only. What it returns, or the ``primary_metric`` of that, decides
+            between the steps, the start left out; greater is better.
         eval_steps: also the distance of checkpoints.
         resume: go on from the last checkpoint in ``checkpoints``, with the same text and settings.
         seed: of fresh weights, order and dropout.
-        show_progress_bar: None shows it on a terminal.
+        show_progress_bar: None shows it on a terminal, and elsewhere a line every 30 seconds.
 
     Raises:
         ValueError: unknown recipe, fewer sentences than a batch, a number outside its range, a loss that is no longer
             finite, checkpoints of other settings, a recipe that cannot be resumed.
         FileExistsError: ``checkpoints`` holds those of an earlier training and ``resume`` is off.
         FileNotFoundError: there is nothing to resume.
+        KeyboardInterrupt: also for SIGTERM; it says how to go on.
     """
     settings = get_encoder_recipe(recipe)
     if not isinstance(model[0], Transformer):
@@ -211,20 +211,24 @@ def train_encoder(
     keep_text_out(model)
     try:
         loss = settings.loss(model, seed)
+        progress = progress_of(None, show_progress_bar)
         callbacks: list[TrainerCallback] = [_StopAtBadWeights(loss)]
+        if progress.style == "lines":
+            callbacks.append(TrainerProgress(progress, f"eval_{DECIDING}"))
         if isinstance(loss, PseudoTokenLoss):
             callbacks.append(PseudoTokenCallback(loss))
-        last = _prepare(folder, used, resume)
+        last = prepare(folder, used, resume)
         trainer = _Trainer(
             model,
-            args=_arguments(folder, used, evaluator, show_progress_bar),
+            args=_arguments(folder, used, evaluator, anew=last is None, bar=progress.style == "bar"),
             train_dataset=Dataset.from_dict(settings.columns(text, random.Random(seed))),
             loss=loss,
             evaluator=None if evaluator is None else _Deciding(evaluator, own_limit),
             callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)  # without a bar it would print every entry of the log
-        done = trainer.train(resume_from_checkpoint=last)
+        with saying_what_is_kept(folder, recipe):
+            done = trainer.train(resume_from_checkpoint=last)
     finally:
         model.max_seq_length = own_limit
     state = trainer.state
@@ -232,39 +236,8 @@ def train_encoder(
     return EncoderTraining(state.global_step, best, state.log_history, done.metrics["train_runtime"])
 
 
-def _prepare(folder: Path, used: dict[str, Any], resume: bool) -> str | None:
-    """Check the checkpoint folder against the settings and note them; the checkpoint to resume from, if any."""
-    last = _last_checkpoint(folder, used["recipe"])
-    noted = folder / SETTINGS
-    if not resume:
-        if folder.is_dir() and get_last_checkpoint(str(folder)) is not None:
-            raise FileExistsError(
-                f"{folder} holds checkpoints of an earlier training. Resume it, or remove the folder to train anew."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        noted.write_text(json.dumps(used, indent=2) + "\n", "utf-8")
-        return None
-    if last is None or not noted.is_file():
-        raise FileNotFoundError(f"no checkpoint to resume from in {folder}. Train without --resume (resume=False).")
-    before = json.loads(noted.read_text("utf-8"))
-    other = [f"{name} {before.get(name)!r} -> {value!r}" for name, value in used.items() if before.get(name) != value]
-    if other:
-        raise ValueError(
-            f"the checkpoints in {folder} are of a training with other settings: {', '.join(other)}. Resume with the "
-            "same ones, or train anew into another folder."
-        )
-    return last
-
-
-def _last_checkpoint(folder: Path, recipe: str) -> str | None:
-    """The newest checkpoint that is whole: a kill may leave one without what is written last."""
-    needed = ["trainer_state.json", *([FILE] if recipe == "ptbert" else [])]
-    whole = [path for path in folder.glob("checkpoint-*") if all((path / name).is_file() for name in needed)]
-    return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
-
-
 def _arguments(
-    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, bar: bool | None
+    folder: Path, used: dict[str, Any], evaluator: BaseEvaluator | None, anew: bool, bar: bool
 ) -> SentenceTransformerTrainingArguments:
     on_gpu = torch.cuda.is_available()
     evaluation: dict[str, Any] = {}
@@ -272,6 +245,7 @@ def _arguments(
         evaluation = {
             "eval_strategy": "steps",
             "eval_steps": used["eval_steps"],
+            "eval_on_start": anew,  # a resumed training has it in its history
             "load_best_model_at_end": True,
             "metric_for_best_model": f"eval_{DECIDING}",
             "greater_is_better": True,
@@ -291,6 +265,6 @@ def _arguments(
         bf16=on_gpu and torch.cuda.is_bf16_supported(including_emulation=False),
         seed=used["seed"],
         report_to=[],
-        disable_tqdm=not (sys.stderr.isatty() if bar is None else bar),
+        disable_tqdm=not bar,
         **evaluation,
     )

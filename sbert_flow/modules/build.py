@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.hub import folder_or_hub
 from sbert_flow.modules.map_layer import MapLayer, output_width
 from sbert_flow.modules.pooling import pooling_modules
 from sbert_flow.modules.recipes import AUTO, get_recipe
@@ -116,7 +117,8 @@ def load_encoder(name: str, **kwargs: Any) -> SentenceTransformer:
         raise FileNotFoundError(
             f"no encoder folder {name!r}. Give a folder of a model or an id on the Hugging Face hub."
         )
-    encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
+    with folder_or_hub(name):
+        encoder = SentenceTransformer(str(Path(name).expanduser()) if name.startswith("~") else name, **kwargs)
     if encoder.device.type == "cpu" and "dtype" not in (kwargs.get("model_kwargs") or {}):
         if encoder.dtype in (torch.float16, torch.bfloat16):
             encoder.float()

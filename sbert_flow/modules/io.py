@@ -12,6 +12,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow.modules.flow_layer import FlowLayer
+from sbert_flow.modules.hub import folder_or_hub
 from sbert_flow.modules.whitening_layer import WhiteningLayer
 
 ALLOWED_ROOTS = ("sentence_transformers", "sbert_flow")
@@ -65,8 +66,12 @@ def load(model_name_or_path: str | Path, **kwargs: Any) -> SentenceTransformer:
         raise TypeError("sbert_flow.load never runs code from a model repository; leave trust_remote_code out.")
     path = Path(model_name_or_path).expanduser()
     if path.is_dir() and not (path / "modules.json").is_file():
-        raise FileNotFoundError(f"{path} holds no modules.json: it is not a saved SentenceTransformer.")
-    model: SentenceTransformer = _OwnClassesOnly(str(path) if path.exists() else str(model_name_or_path), **kwargs)
+        raise FileNotFoundError(
+            f"{path} holds no modules.json: it is not a saved SentenceTransformer. If it is an encoder, fit a map on "
+            "it with sbert-flow fit; sbert-flow compare evaluates it as it is and with every map."
+        )
+    with folder_or_hub(str(model_name_or_path)):
+        model: SentenceTransformer = _OwnClassesOnly(str(path) if path.exists() else str(model_name_or_path), **kwargs)
     model.__class__ = SentenceTransformer  # only loading differs
     return model
 

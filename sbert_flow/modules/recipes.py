@@ -86,5 +86,8 @@ def get_recipe(name: str) -> Recipe:
     """
     if name not in RECIPES:
         known = ", ".join(map(repr, [AUTO, *RECIPES]))
-        raise ValueError(f"recipe must be one of {known}, but got {name!r}; 'whitening' is fit_whitening's.")
+        raise ValueError(
+            f"recipe must be one of {known}, but got {name!r}. Whitening is fitted by sbert_flow.fit_whitening "
+            "(--recipe whitening), not by a recipe of fit_flow."
+        )
     return RECIPES[name]

@@ -73,6 +73,18 @@ def test_score_writes_percentiles_in_order(model, text, tmp_path) -> None:
     assert (np.diff(places[values.argsort()]) >= 0).all() and places.min() < 2 and places.max() > 98
 
 
+def test_scores_say_where_a_sentence_stands(model, tmp_path) -> None:
+    """Rows without text have no score, so that numbers of rows differ."""
+    (tmp_path / "gaps.txt").write_text("A red boat.\n\n \nA blue boat.\n", "utf-8")
+    (tmp_path / "gaps.jsonl").write_text('\n{"text": ""}\n{"text": "A green boat."}\n', "utf-8")
+    files = [str(tmp_path / name) for name in ("gaps.txt", "gaps.jsonl")]
+    out, _ = run("score", model, "--text", files[0], "--text", files[1])
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["file"], row["line"], row["sentence"]) for row in rows] == [
+        (files[0], 1, "A red boat."), (files[0], 4, "A blue boat."), (files[1], 3, "A green boat."),
+    ]  # fmt: skip
+
+
 def test_adapt_and_reset(model, sentences: list[str], tmp_path) -> None:
     new = tmp_path / "new.txt"
     new.write_text("\n".join(sentences[200:280]), "utf-8")

@@ -84,8 +84,30 @@ def test_evaluate_a_plain_model(minilm, folder):
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["advise", "ENCODER", "--json", "out"],
+        ["score", "model", "--output", "out"],
+        ["adapt", "model", "--output", "out"],
+        ["compare", "ENCODER", "--sts", "sts", "--task", "STS12", "--output", "out"],
+        ["analyze", "model", "--sts", "sts", "--task", "STS12", "--output", "out"],
+    ],
+)
+def test_every_command_takes_several_files_after_one_text(command, fitted, minilm, folder):
+    """As a shell's ``--text *.txt`` gives them: the last one is read too, here found missing."""
+    command = [minilm if a == "ENCODER" else a for a in command]
+    assert "no such file: none.txt" in run(*command, "--text", "a.txt", "none.txt", check=False)[2]
+
+
+def test_score_of_several_files(fitted, folder):
+    out = run("score", "model", "--text", "a.txt", "b.jsonl", "--column", "body")[1]
+    assert out.count('"file": "a.txt"') == 200 and out.count('"file": "b.jsonl"') == 250
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["compare", "ENCODER", "a.txt", "--sts", "sts"], "unexpected argument 'a.txt'. Name text files after --text"),
         (["fit", "ENCODER", "--text", "none.txt", "--output", "x"], "no such file: none.txt"),
         (["fit", "ENCODER", "--text", "b.jsonl", "--output", "x"], "no column that is known to hold text"),
         (["fit", "ENCODER", "--text", "a.txt", "--output", "sts"], "holds something else than a model"),
@@ -103,6 +125,16 @@ def test_errors_are_one_line(arguments, message, minilm, folder):
     assert code == 2
     assert message in err
     assert not (folder / "x").exists()
+
+
+def test_notes_of_an_error_are_shown(monkeypatch):
+    def app():
+        error = OSError("the disk is full")
+        error.add_note("Go on with --resume.")
+        raise error
+
+    monkeypatch.setattr("sbert_flow.cli.app", app)
+    assert "the disk is full Go on with --resume." in run("train", check=False)[2]
 
 
 def test_as_a_module(folder):

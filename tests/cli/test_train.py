@@ -41,11 +41,24 @@ def test_trains_evaluates_and_saves(tiny_encoder, text, sts, tmp_path):
         "--batch-size", 16, "--learning-rate", 1e-3,
     )  # fmt: skip
     assert result.exit_code == 0, result.exception
-    assert result.stdout.count("STSBenchmark validation") == 2
+    shown = [line.split(":")[0] for line in result.stdout.splitlines() if "STSBenchmark validation" in line]
+    assert shown == ["step 0", "step 2", "step 4"]
     assert "Trained with ptbert: 4 steps" in result.stdout
     modules = [type(module).__name__ for module in SentenceTransformer(str(output)).children()]
     assert modules == ["Transformer", "Pooling"]
     assert not (tmp_path / "trained-checkpoints").exists()
+
+
+def test_without_a_terminal_there_are_lines(tiny_encoder, text, sts, tmp_path, monkeypatch):
+    monkeypatch.setattr("sbert_flow.fitting.progress.SECONDS_BETWEEN_LINES", 0)
+    output = tmp_path / "trained"
+    result = run(
+        tiny_encoder, "--text", text, "--output", output, "--sts", sts, "--steps", 4, "--eval-steps", 2,
+        "--batch-size", 16,
+    )  # fmt: skip
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Training: ")]
+    assert [line.split(",")[0] for line in lines] == [f"Training: {step} of 4" for step in range(1, 5)]
+    assert "steps/s" in lines[0] and ", score " in lines[-1]
 
 
 def test_a_home_folder_that_the_shell_left_unexpanded(tiny_encoder, text, tmp_path, monkeypatch):
@@ -67,7 +80,9 @@ def test_static_embeddings(pooling, tiny_encoder, text, tmp_path):
 def test_resumes_after_an_interruption(tiny_encoder, text, sentences, tmp_path, monkeypatch):
     options = ("--text", text, "--output", tmp_path / "trained", "--steps", 4, "--eval-steps", 2, "--batch-size", 16)
     monkeypatch.setattr("sbert_flow.modules.save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert run(tiny_encoder, *options).exit_code != 0
+    stopped = run(tiny_encoder, *options)
+    assert stopped.exit_code == 130
+    assert "trained-checkpoints/checkpoint-4 keeps what was done; the same command with --resume" in stopped.stderr
     monkeypatch.undo()
     again = run(tiny_encoder, *options)
     assert isinstance(again.exception, FileExistsError) and "checkpoints of an earlier training" in str(

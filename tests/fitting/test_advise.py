@@ -118,9 +118,10 @@ def test_embeddings_alone_get_the_noise_flow() -> None:
     np.testing.assert_array_equal(advised.layer.latents(x), named.layer.latents(x))
 
 
-def test_auto_says_when_there_is_too_little_text(minilm: str) -> None:
-    with pytest.raises(ValueError, match="too little text: there are 20 different sentences"):
-        fit_flow(build_model(minilm, "layer:3"), sample_sentences()[:20], show_progress_bar=False)
+@pytest.mark.parametrize("count", [10, 20])
+def test_auto_says_when_there_is_too_little_text(minilm: str, count: int) -> None:
+    with pytest.raises(ValueError, match=f"(?s)are {count} different .*advice needs 50.*Name a recipe.*needs 16"):
+        fit_flow(build_model(minilm, "layer:3"), sample_sentences()[:count], show_progress_bar=False)
 
 
 @pytest.mark.parametrize(("room", "decision"), [(3.0, "mix"), (2.3, "leave"), (1.5, "leave")])

@@ -221,6 +221,7 @@ class TestBadInput:
             ({"embeddings": np.full((50, 32), np.nan)}, r"50 of 50 embeddings hold NaN or infinity \(rows 0, 1, 2"),
             ({"embeddings": np.zeros((0, 32))}, "at least 16 embeddings are needed, but got 0"),
             ({"sentences": ["a"], "recipe": "magic"}, "recipe must be one of"),
+            ({"sentences": ["a"], "recipe": "whitening"}, "fitted by sbert_flow.fit_whitening"),
             ({"sentences": ["a"], "epochs": 0}, "epochs must be a whole number of at least 1, but got 0"),
         ],
     )

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import re
 import shutil
+import signal
 
 import pytest
 import torch
@@ -65,8 +68,10 @@ def test_the_best_step_is_kept(tiny_encoder, sentences, tmp_path):
 
     evaluator = Falling()
     model, done = train(tiny_encoder, sentences[:96], tmp_path, evaluator=evaluator, steps=6)
-    assert len(evaluator.seen) == 3 and done.best_step == 2 and done.steps == 6
-    assert all(torch.equal(tensor, evaluator.seen[0][name]) for name, tensor in model.state_dict().items())
+    start, first, *_ = evaluator.seen
+    assert len(evaluator.seen) == 4 and done.best_step == 2 and done.steps == 6
+    assert all(torch.equal(tensor, start[name]) for name, tensor in load_trainable(tiny_encoder).state_dict().items())
+    assert all(torch.equal(tensor, first[name]) for name, tensor in model.state_dict().items())
 
 
 def test_resuming_ends_as_without_interruption(tiny_encoder, sentences, tmp_path):
@@ -74,6 +79,19 @@ def test_resuming_ends_as_without_interruption(tiny_encoder, sentences, tmp_path
     shutil.rmtree(tmp_path / "run" / "checkpoint-4")  # as if it had stopped after step 2
     resumed, done = train(tiny_encoder, sentences[:96], tmp_path / "run", resume=True)
     assert done.steps == 4 and equal_weights(whole, resumed)
+
+
+def test_resuming_keeps_the_score_of_the_start(tiny_encoder, sentences, tmp_path):
+    whole, done = train(tiny_encoder, sentences[:96], tmp_path, evaluator=Rising())
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    again = Rising()
+    again.calls = 2  # the start and step 2
+    resumed, redone = train(tiny_encoder, sentences[:96], tmp_path, evaluator=again, resume=True)
+    for history in (done.history, redone.history):
+        scores = [(entry["step"], entry["eval_deciding"]) for entry in history if "eval_deciding" in entry]
+        assert scores == [(0, 1.0), (2, 2.0), (4, 3.0)]
+    assert redone.best_step == 4
+    assert equal_weights(whole, resumed)
 
 
 def test_checkpoints_are_not_mixed(tiny_encoder, sentences, tmp_path):
@@ -122,7 +140,7 @@ def test_evaluations_change_nothing(tiny_encoder, sentences, tmp_path):
     plain, _ = train(tiny_encoder, sentences[:96], tmp_path / "plain")
     evaluator = Rising()
     evaluated, done = train(tiny_encoder, sentences[:96], tmp_path / "run", evaluator=evaluator, eval_steps=1)
-    assert evaluator.calls == done.best_step == 4
+    assert evaluator.calls == 5 and done.best_step == 4  # and the start
     assert equal_weights(plain, evaluated)
 
 
@@ -131,7 +149,7 @@ def test_evaluators_of_the_library(tiny_encoder, sentences, tmp_path):
     suite = EmbeddingSimilarityEvaluator(pairs.sentences1, pairs.sentences2, pairs.scores, name="pairs")
     _, done = train(tiny_encoder, sentences[:96], tmp_path / "a", evaluator=suite)
     scores = [entry["eval_pairs_spearman_cosine"] for entry in done.history if "eval_deciding" in entry]
-    assert len(scores) == 2 and done.best_step == (2 if scores[0] >= scores[1] else 4)
+    assert len(scores) == 3 and done.best_step == (2 if scores[1] >= scores[2] else 4)
     train(tiny_encoder, sentences[:96], tmp_path / "b", evaluator=SequentialEvaluator([suite]))
 
 
@@ -143,6 +161,36 @@ def test_a_checkpoint_that_a_kill_left_incomplete_is_passed_over(tiny_encoder, s
     (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
     resumed, done = train(tiny_encoder, sentences[:96], tmp_path, resume=True)
     assert equal_weights(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [("ptbert", r"checkpoint-2 keeps what was done; .*--resume"), ("ct", r"'ct' cannot be resumed")],
+)
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, signal.SIGTERM, RuntimeError("out of memory")])
+def test_a_training_that_stops_says_how_to_go_on(stop, recipe, message, tiny_encoder, sentences, tmp_path):
+    class Stopping(Rising):
+        def __call__(self, *args, **kwargs):
+            if (tmp_path / "checkpoint-2").is_dir():
+                if stop is signal.SIGTERM:
+                    os.kill(os.getpid(), stop)
+                raise stop
+            return super().__call__(*args, **kwargs)
+
+    kind = type(stop) if isinstance(stop, Exception) else KeyboardInterrupt
+    with pytest.raises(kind) as stopped:
+        train(tiny_encoder, sentences[:96], tmp_path, recipe, evaluator=Stopping())
+    said = "\n".join([str(stopped.value), *getattr(stopped.value, "__notes__", [])])
+    assert re.search(message, said)
+
+
+def test_a_training_that_stops_before_the_first_checkpoint_says_so(tiny_encoder, sentences, tmp_path):
+    class Stopping(Rising):
+        def __call__(self, *args, **kwargs):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="There is no checkpoint yet"):
+        train(tiny_encoder, sentences[:96], tmp_path, evaluator=Stopping())
 
 
 @pytest.mark.parametrize("recipe", ["ptbert", "simcse"])

@@ -119,5 +119,17 @@ def test_missing_models(tmp_path):
         load(tmp_path / "nothing" / "there")
 
 
+@pytest.mark.parametrize("name", ["typo", "acme/typo", "my model"])
+@pytest.mark.parametrize("loader", [load, build_model])
+def test_a_name_that_is_neither_a_folder_nor_on_the_hub(loader, name):
+    with pytest.raises(OSError, match=f"there is no folder '{name}', and .* hub"):
+        loader(name)
+
+
+def test_a_bare_encoder_is_pointed_to_the_command_that_takes_it(tiny_encoder):
+    with pytest.raises(FileNotFoundError, match="sbert-flow compare"):
+        load(tiny_encoder)
+
+
 def test_a_model_without_a_flow_loads_too(minilm):
     assert isinstance(load(minilm), SentenceTransformer)
