@@ -44,7 +44,7 @@ LEAVE_BELOW = 1.7
 """Bound of the room: below it, maps lost in the spaces tried."""
 
 MIX_BELOW = 1.9
-MIX_RATIO = 60
+MIX_RATIO = 50
 """Bounds of the centred room and of the participation ratio between which mixing gained more than replacing."""
 
 NARROW_OVERLAP = 0.1
@@ -197,7 +197,7 @@ def decide(measures: dict[str, float]) -> Advice:
 
     The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Where the
     map adds less than 1.9 times to what centring alone gives, and many directions share the variance (participation
-    ratio above 60), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000 sentences or
+    ratio above 50), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000 sentences or
     more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their words,
     teaches a map less: there leave the space alone below 2.4, and otherwise mix.
     """
