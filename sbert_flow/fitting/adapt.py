@@ -93,8 +93,7 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     The mean of the embeddings is taken from the new text, and from 300 sentences on also half of the covariance that
     the surface map divides by (layers with a front). How much of the raw embedding the model writes follows
     :func:`sbert_flow.advise` on the new text: none where the advice is "flow"; the share of recipe "mix" where it is
-    "mix", or all of it if the layer is a trained flow, which cannot be mixed at its width; all of it, with a warning,
-    where it is "leave"; as much as before where it is "too little text".
+    "mix"; all of it, with a warning, where it is "leave"; as much as before where it is "too little text".
 
     What was fitted is kept: adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it.
     Likelihoods stay those of the fitted text.
@@ -132,10 +131,7 @@ def adapt_layer(layer: FlowLayer, seen: StreamingMoments, decision: str) -> None
     """Adapt a layer to embeddings of these moments, and to the decision of the advice on their text."""
     # Of few sentences a covariance is too uncertain.
     covariance = shrunk(seen.covariance, seen.count) if seen.count >= COVARIANCE_SENTENCES else None
-    raw_weight = RAW_WEIGHTS.get(decision)
-    if raw_weight and not layer.mixable:
-        raw_weight = 1.0
-    layer.adapt(seen.mean, covariance, raw_weight=raw_weight)
+    layer.adapt(seen.mean, covariance, raw_weight=RAW_WEIGHTS.get(decision))
 
 
 def warn_if_shifted(model: SentenceTransformer, sentences: Sequence[str], *, batch_size: int = 32) -> None:

@@ -62,6 +62,8 @@ class Glow(Bijection):
         ValueError: an argument is outside its range.
     """
 
+    order: Tensor
+
     def __init__(
         self,
         width: int,
@@ -91,6 +93,8 @@ class Glow(Bijection):
             for w in self.widths
         )
 
+        # z[:, order] has the coordinates of x in their own order again.
+        self.register_buffer("order", self._permuted(torch.arange(width), steps_per_level).argsort(), persistent=False)
         self._foldable = coupling == "additive" and steps_per_level > 0
         self._folded: tuple[int, list[Tensor], FoldedFlow] | None = None
 
@@ -108,6 +112,16 @@ class Glow(Bijection):
             x, term = level(x)
             log_det = log_det + term
         return torch.cat([*left, x], dim=-1), log_det
+
+    def _permuted(self, x: Tensor, steps_per_level: int) -> Tensor:
+        """Where splits and reversals take the entries of x (d,)."""
+        left = []
+        for index in range(len(self.widths)):
+            if index:
+                x, out = x.split(split_sizes(self.widths[index - 1]))
+                left.append(out)
+            x = x.flip(0) if steps_per_level % 2 else x
+        return torch.cat([*left, x])
 
     def inverse(self, z: Tensor) -> Tensor:
         folded = self._fold(z)

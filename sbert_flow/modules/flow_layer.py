@@ -59,7 +59,7 @@ class FlowLayer(MapLayer):
 
             .. math:: w\, x / |x| + (1 - w)\, z / |z|
 
-            of width d; only for a linear map, whose latents keep the coordinates of x. "concatenate" writes
+            of width d, with the coordinates of z in the order that they have in x. "concatenate" writes
 
             .. math:: [\sqrt{w}\, x / |x| \,;\, \sqrt{1 - w}\, z / |z|]
 
@@ -115,11 +115,6 @@ class FlowLayer(MapLayer):
             raise ValueError(f"raw_weight must be at least 0 and below 1, but got {raw_weight!r}.")
         if mixing not in MIXINGS:
             raise ValueError(f"mixing must be one of {', '.join(map(repr, MIXINGS))}, but got {mixing!r}.")
-        if raw_weight and mixing == ADD and steps_per_level:
-            raise ValueError(
-                "a trained flow permutes the coordinates, so that its latents cannot be added to the embeddings. Take "
-                "mixing='concatenate', or a linear map (front=True, levels=1, steps_per_level=0)."
-            )
         self.embedding_dimension = embedding_dimension
         self.levels = levels
         self.steps_per_level = steps_per_level
@@ -154,11 +149,6 @@ class FlowLayer(MapLayer):
     def concatenates(self) -> bool:
         """Whether the output is twice as wide as the embeddings."""
         return bool(self.raw_weight) and self.mixing != ADD
-
-    @property
-    def mixable(self) -> bool:
-        """Whether the raw embedding can be mixed in without a change of the output's width."""
-        return self.concatenates or self.steps_per_level == 0
 
     @property
     def front(self) -> bool:
@@ -215,7 +205,7 @@ class FlowLayer(MapLayer):
         x, z = nn.functional.normalize(x, dim=-1), nn.functional.normalize(z, dim=-1)
         if self.concatenates:
             return torch.cat([weight**0.5 * x, (1 - weight) ** 0.5 * z], dim=-1)
-        return torch.lerp(z, x, weight)
+        return torch.lerp(z[..., self.flow.order], x, weight)
 
     def set_front(self, matrix: Tensor, mean: Tensor, covariance_share: Tensor | None = None) -> None:
         """Set the frozen affine map A (x - mu) before the flow; a map without trained steps is thereby fitted.
@@ -384,16 +374,11 @@ class FlowLayer(MapLayer):
                 that one.
 
         Raises:
-            ValueError: the layer does not know the mean of the text it was fitted on, or the raw weight is not between
-                0 and 1, or neither of these for a trained flow that does not concatenate.
+            ValueError: the layer does not know the mean of the text it was fitted on, or the raw weight is not from
+                0 to 1.
         """
         if raw_weight is not None and not 0 <= raw_weight <= 1:
             raise ValueError(f"raw_weight must be from 0 to 1, but got {raw_weight!r}.")
-        if raw_weight not in (None, 0, 1) and not self.mixable:
-            raise ValueError(
-                f"a trained flow permutes the coordinates, so that its latents cannot be added to the embeddings: "
-                f"raw_weight must be 0 or 1, but got {raw_weight!r}."
-            )
         if not self.center.any():
             raise ValueError(
                 "this flow does not know the mean of the text it was fitted on (it was fitted by another program or "

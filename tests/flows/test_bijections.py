@@ -91,6 +91,14 @@ def test_latents_are_in_the_order_in_which_they_leave():
     assert log_det.tolist() == [0]
 
 
+@given(width=st.integers(2, 60), levels=st.integers(1, 5), steps=st.integers(0, 4))
+def test_order_puts_the_coordinates_back(width, levels, steps):
+    """A new flow moves nothing but the order."""
+    glow = Glow(width, levels=levels, steps_per_level=steps, hidden_width=4)
+    x = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
+    torch.testing.assert_close(glow(x)[0][:, glow.order], x)
+
+
 def test_every_parameter_gets_a_gradient_and_modes_agree():
     flow = randomise(Glow(11, levels=2, steps_per_level=2), seed=0)
     x = torch.randn(16, 11)
