@@ -43,14 +43,23 @@ def adapt(
         console.print("Undid the adaptation.")
     else:
         done = fitting.adapt(loaded, list(read_sentences(text, column, subset)), batch_size=batch_size)
-        shift = done.shift
+        shift, decision = done.shift, done.advice.decision
         low, high = shift.interval
+        needless = decision == "flow" and not shift.large
         console.print(
             f"The new text takes {shift.bits_per_dimension:+.3f} bits per dimension against the fitted text "
             f"({low:+.3f} to {high:+.3f}, {shift.sentences:,} sentences): a {'large' if shift.large else 'small'} "
-            f"shift{'' if shift.large else ', for which the map as fitted may serve as well'}.\n"
-            f"Advice on the new text, which the adapted model follows: {done.advice}",
+            f"shift{', for which the map as fitted may serve as well' if needless else ''}."
+            f"\nAdvice on the new text: {decision}. The model now writes {_written(done.raw_weight)}.",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
     save(loaded, output)
     console.print(f"Saved in {output}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _written(raw_weight: float | None) -> str:
+    if raw_weight is None:
+        return "the same as before, with mean and covariance of the new text"
+    if raw_weight in (0, 1):
+        return "the raw embedding alone" if raw_weight else "the map alone"
+    return f"{raw_weight:.0%} raw embedding and {1 - raw_weight:.0%} map"

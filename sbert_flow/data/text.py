@@ -60,7 +60,8 @@ def _reader(
 ) -> Callable[[], Iterator[tuple[int, str]]]:
     path = Path(source).expanduser()
     if path.is_dir():
-        raise FileNotFoundError(f"{source} is a folder; name the files in it.")
+        model = " A model comes before --text." if (path / "modules.json").is_file() else ""
+        raise FileNotFoundError(f"{source} is a folder; name the files in it.{model}")
     ending = path.suffix.lower()
     if path.is_file():
         if ending not in ROWS:

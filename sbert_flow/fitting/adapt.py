@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 
-from sbert_flow.fitting.advise import LEAVE, SAMPLE, Advice, advise_sample
+from sbert_flow.fitting.advise import LEAVE, Advice, advise
 from sbert_flow.fitting.statistics import StreamingMoments, moments, shrunk
 from sbert_flow.modules import FlowLayer
 from sbert_flow.modules.pipeline import encoder_before_flow, split_at_flow
@@ -58,11 +58,13 @@ class AdaptResult:
 
     Attributes:
         shift: how far the new text lay from the fitted text.
-        advice: that of :func:`sbert_flow.advise` on the new text, which the adapted model follows.
+        advice: that of :func:`sbert_flow.advise` on the new text.
+        raw_weight: weight of the raw embedding in what the model writes now; None where it is as fitted.
     """
 
     shift: Shift
     advice: Advice
+    raw_weight: float | None
 
 
 def measure_shift(layer: FlowLayer, embeddings: Any) -> Shift:
@@ -93,7 +95,7 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     The mean of the embeddings is taken from the new text, and from 300 sentences on also half of the covariance that
     the surface map divides by (layers with a front). How much of the raw embedding the model writes follows
     :func:`sbert_flow.advise` on the new text: none where the advice is "flow"; the share of recipe "mix" where it is
-    "mix"; all of it, with a warning, where it is "leave"; as much as before where it is "too little text".
+    "mix"; all of it, with a warning, where it is "leave"; as much as fitted where it is "too little text".
 
     What was fitted is kept: adapting again replaces the adaptation, and ``model[-1].reset_adaptation()`` undoes it.
     Likelihoods stay those of the fitted text.
@@ -115,8 +117,7 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
     x = encoder.encode(distinct, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     x = check_embeddings(x, layer.embedding_dimension, min_rows=MIN_SENTENCES)
     shift = _shift_of_fit(layer, x)
-    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))[:SAMPLE].tolist()
-    advice = advise_sample(encoder, [distinct[index] for index in order], len(distinct), batch_size=batch_size)
+    advice = advise(encoder, distinct, batch_size=batch_size)
     adapt_layer(layer, moments(x), advice.decision)
     if advice.decision == LEAVE:
         warnings.warn(
@@ -124,7 +125,7 @@ def adapt(model: SentenceTransformer, sentences: Iterable[str], *, batch_size: i
             f"{advice.reason} layer.reset_adaptation() or sbert-flow adapt --reset returns to the map as fitted.",
             stacklevel=2,
         )
-    return AdaptResult(shift, advice)
+    return AdaptResult(shift, advice, layer.adapted_raw_weight)
 
 
 def adapt_layer(layer: FlowLayer, seen: StreamingMoments, decision: str) -> None:

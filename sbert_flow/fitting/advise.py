@@ -24,7 +24,8 @@ from sbert_flow.fitting.surface import nuisance_moment, viewed
 from sbert_flow.flows import live_dimensions
 from sbert_flow.measures import effective_rank, iso_score, mean_cosine, population_participation_ratio, view_separation
 from sbert_flow.modules.pipeline import encoder_of
-from sbert_flow.modules.validation import check_sentences, iterate_sentences
+from sbert_flow.modules.recipes import RECIPES
+from sbert_flow.modules.validation import check_embeddings, check_sentences, iterate_sentences
 from sbert_flow.views import bare
 
 SAMPLE = 1000
@@ -51,11 +52,14 @@ NARROW_OVERLAP = 0.1
 NARROW_LEAVE = 2.4
 """Share of words in common from which on a text is of a narrow domain, and the bound of the room there."""
 
+LEAST_SEPARATION = 0.01
+"""Below it a space tells an edited sentence from another no better than chance, and a quotient says nothing."""
+
 LEAVE = "leave"
 
 RULE = (
     4, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, LEAVE_BELOW, MIX_BELOW, MIX_RATIO, NARROW_OVERLAP,
-    NARROW_LEAVE,
+    NARROW_LEAVE, RECIPES["surface"].nuisance_weight,
 )  # fmt: skip
 """Advice that a store keeps is given again while these are the same."""
 
@@ -131,6 +135,7 @@ def advise_sample(
     sample = list(dict.fromkeys([*chosen, *sample]))  # those that were edited come first
     texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
     encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
+    encoded = check_embeddings(encoded, min_rows=2).numpy()
     place = {text: index for index, text in enumerate(texts)}
 
     def rows(block: list[str]) -> np.ndarray:
@@ -180,8 +185,8 @@ def measure(embeddings: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str
     return {
         "view_separation": separation,
         "mapped_separation": mapped,
-        "room": mapped / max(separation, 0.01),  # a space may not tell sentences apart at all
-        "centred_room": mapped / max(centred, 0.01),
+        "room": mapped / max(separation, LEAST_SEPARATION),
+        "centred_room": mapped / max(centred, LEAST_SEPARATION),
         "participation_ratio": population_participation_ratio(embeddings),
         "mean_cosine": mean_cosine(embeddings),
         "iso_score": iso_score(embeddings),
@@ -203,10 +208,16 @@ def decide(measures: dict[str, float]) -> Advice:
     """
     room, centred, ratio = measures["room"], measures["centred_room"], measures["participation_ratio"]
     overlap = measures.get("word_overlap", 0.0)
+    separation, mapped = measures["view_separation"], measures["mapped_separation"]
     start = (
-        f"an edited sentence lies {measures['view_separation']:.1f} standard deviations above random pairs, and "
-        f"{measures['mapped_separation']:.1f} behind the surface map, {room:.1f} times as many"
+        f"an edited sentence lies {separation:.1f} standard deviations above random pairs, and {mapped:.1f} behind "
+        "the surface map"
     )
+    if mapped < LEAST_SEPARATION:
+        reason = f"{start}: neither tells it from another sentence. Look at the encoder and its pooling."
+        return Advice(LEAVE, None, reason, measures)
+    if separation >= LEAST_SEPARATION:
+        start += f", {room:.2f} times as many"
     if overlap > NARROW_OVERLAP:
         start += f"; the text is narrow (two sentences share {overlap:.0%} of their words)"
         if room < NARROW_LEAVE:
@@ -218,7 +229,7 @@ def decide(measures: dict[str, float]) -> Advice:
         return Advice(LEAVE, None, reason, measures)
     if centred < MIX_BELOW and ratio > MIX_RATIO:
         reason = (
-            f"{start}, but only {centred:.1f} times as many as centring alone gives, and {ratio:.0f} directions share "
+            f"{start}, but only {centred:.2f} times as many as centring alone gives, and {ratio:.0f} directions share "
             "the variance: there 'mix' gained 0 to 3 points, and more than replacing."
         )
         return Advice("mix", "mix", reason, measures)

@@ -28,7 +28,9 @@ class Adaptation(FrozenAffine):
 
     def __init__(self, width: int, raw_weight: float | None = None) -> None:
         super().__init__(width)
-        self.raw_weight = raw_weight
+        if raw_weight is not None and not 0 <= raw_weight <= 1:
+            raise ValueError(f"raw_weight must be from 0 to 1, but got {raw_weight!r}.")
+        self.raw_weight = None if raw_weight is None else float(raw_weight)
 
 
 class FlowLayer(MapLayer):
@@ -377,8 +379,6 @@ class FlowLayer(MapLayer):
             ValueError: the layer does not know the mean of the text it was fitted on, or the raw weight is not from
                 0 to 1.
         """
-        if raw_weight is not None and not 0 <= raw_weight <= 1:
-            raise ValueError(f"raw_weight must be from 0 to 1, but got {raw_weight!r}.")
         if not self.center.any():
             raise ValueError(
                 "this flow does not know the mean of the text it was fitted on (it was fitted by another program or "

@@ -70,10 +70,12 @@ class FlowModelCardData(PrivateModelCardData):
 
     def _about_the_map(self) -> str:
         fitted_on = f"It was fitted without labels on {self.fitted_on}. " if self.fitted_on else ""
+        adapted = any(getattr(module, "adapted", False) for module in (self.model.children() if self.model else ()))
         return (
-            f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}Compare "
+            f"\n### The map\n\nThe last module maps the encoder's embeddings to isotropic ones. {fitted_on}"
+            f"{'It was then adapted to other text (sbert-flow adapt). ' if adapted else ''}Compare "
             "its embeddings by cosine. They are not comparable with embeddings made without the map: index a vector "
-            "store anew when a map is added or fitted again.\n"
+            "store anew when a map is added, adapted or fitted again.\n"
         )
 
     def _snippet(self) -> str:

@@ -118,7 +118,10 @@ def test_percentiles_are_those_of_the_fitted_text() -> None:
     assert layer.percentile(values.max()[None] + 100).item() == 100
 
 
-def test_adapted_model_saved_and_replaced_and_reset(tiny_encoder: str, sentences: list[str], tmp_path) -> None:
+def test_adapted_model_saved_and_replaced_and_reset(
+    tiny_encoder: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    decided(monkeypatch, "flow")
     model = build_model(tiny_encoder, recipe="surface")
     fit_flow(model, sentences[:300], recipe="surface", show_progress_bar=False)
     plain = model.encode(sentences[:5])
@@ -182,7 +185,7 @@ def test_warning_on_another_domain_and_none_on_its_own(tiny_encoder: str, senten
 def decided(monkeypatch: pytest.MonkeyPatch, decision: str) -> None:
     """Let the advice on any text be this one."""
     module = importlib.import_module("sbert_flow.fitting.adapt")
-    monkeypatch.setattr(module, "advise_sample", lambda *args, **kwargs: Advice(decision, None, "by the test.", {}))
+    monkeypatch.setattr(module, "advise", lambda *args, **kwargs: Advice(decision, None, "by the test.", {}))
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -221,9 +224,10 @@ def test_mixtures_change_their_share(tiny_encoder: str, sentences: list[str], mo
     model = build_model(tiny_encoder, recipe="mix")
     fit_flow(model, sentences[:300], recipe="mix", show_progress_bar=False)
     decided(monkeypatch, "flow")
-    adapt(model, sentences[300:])
+    adapt(model, sentences[:350])
     x = encoder_before_flow(model).encode(sentences[:5], convert_to_tensor=True)
     torch.testing.assert_close(model[-1].outputs(x), model[-1].latents(x))
+    assert not torch.equal(model[-1].adaptation.matrix, torch.eye(x.shape[1]))  # the covariance too
     wide = FlowLayer(WIDTH, levels=1, steps_per_level=0, front=True, raw_weight=0.5)
     x = text_like(100, 0)
     wide.set_front(torch.eye(WIDTH), x.mean(dim=0))

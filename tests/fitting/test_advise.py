@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from sbert_flow import advise, build_model, fit_flow
@@ -34,7 +35,7 @@ def measured(room: float, centred: float, ratio: float, sentences: int, **more: 
 def test_rule(room: float, centred: float, ratio: float, sentences: int, decision: str, recipe: str | None) -> None:
     advice = decide(measured(room, centred, ratio, sentences))
     assert (advice.decision, advice.recipe) == (decision, recipe)
-    assert f"{room:.1f} times" in str(advice)
+    assert f"{room:.2f} times" in str(advice)
 
 
 def test_a_contrastively_trained_encoder_is_left_alone_and_its_middle_is_not(minilm: str) -> None:
@@ -156,7 +157,27 @@ def test_room_hardly_depends_on_the_number_of_sentences(minilm: str) -> None:
     assert rooms[0] == pytest.approx(rooms[1], rel=0.15) and max(rooms) < 1.7
 
 
-def test_a_space_that_tells_nothing_apart_is_not_an_error() -> None:
+def test_the_map_has_not_seen_the_views_behind_which_it_is_measured() -> None:
+    """Edits that move a sentence anywhere leave nothing to divide out, unless W is made of these very moves."""
     rng = np.random.default_rng(0)
-    found = measure(rng.normal(size=(100, 8)), {"a": rng.normal(size=(50, 8))})
-    assert np.isfinite([found["room"], found["centred_room"]]).all()
+    x = rng.normal(size=(400, 100))
+    found = measure(x, {"a": x[:40] + rng.normal(size=(40, 100))})
+    assert found["room"] < 1.1
+
+
+def test_a_space_that_tells_nothing_apart_is_not_called_good() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 8))
+    found = measure(x, {"a": -x[:100]})
+    assert found["view_separation"] < 0 and found["room"] == found["mapped_separation"] / 0.01
+    advice = decide({**found, "sentences": 5000})
+    assert advice.decision == "leave" and "neither tells it from another sentence" in advice.reason
+    found = measured(151.0, 151.0, 20, 5000, view_separation=-2.0)
+    assert "times" not in str(decide(found))
+
+
+def test_embeddings_that_are_not_finite(tiny_encoder: str, sentences: list[str]) -> None:
+    encoder = SentenceTransformer(tiny_encoder, device="cpu")
+    with torch.no_grad():
+        next(encoder.parameters())[:] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        advise(encoder, sentences[:100])
