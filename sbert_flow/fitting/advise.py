@@ -42,11 +42,12 @@ MOST_OVERLAP = 0.2
 """Share of words in common above which a text is too narrow; general text and STS have .02 to .12."""
 
 LEAVE_BELOW = 1.7
-"""Bound of the room: below it, maps lost in the spaces tried."""
+MIX_BELOW = 2.1
+"""Bounds of the room: in the spaces tried, maps lost below the first, and those that replace lost below the second."""
 
-MIX_BELOW = 1.9
-MIX_RATIO = 50
-"""Bounds of the centred room and of the participation ratio between which mixing gained more than replacing."""
+MIX_CENTRED = 1.9
+MIX_RATIO = 60
+"""Centred room below which, and participation ratio above which, mixing gained more than replacing."""
 
 NARROW_OVERLAP = 0.1
 NARROW_LEAVE = 2.4
@@ -58,8 +59,8 @@ LEAST_SEPARATION = 0.01
 LEAVE = "leave"
 
 RULE = (
-    4, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, LEAVE_BELOW, MIX_BELOW, MIX_RATIO, NARROW_OVERLAP,
-    NARROW_LEAVE, RECIPES["surface"].nuisance_weight,
+    4, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, LEAVE_BELOW, MIX_BELOW, MIX_CENTRED, MIX_RATIO,
+    NARROW_OVERLAP, NARROW_LEAVE, RECIPES["surface"].nuisance_weight,
 )  # fmt: skip
 """Advice that a store keeps is given again while these are the same."""
 
@@ -200,11 +201,11 @@ def measure(embeddings: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str
 def decide(measures: dict[str, float]) -> Advice:
     """The rule, from "room", "centred_room", "participation_ratio", "sentences" and "word_overlap".
 
-    The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Where the
-    map adds less than 1.9 times to what centring alone gives, and many directions share the variance (participation
-    ratio above 50), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000 sentences or
-    more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their words,
-    teaches a map less: there leave the space alone below 2.4, and otherwise mix.
+    The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Below 2.1,
+    or where the map adds less than 1.9 times to what centring alone gives and many directions share the variance
+    (participation ratio above 60), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000
+    sentences or more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their
+    words, teaches a map less: there leave the space alone below 2.4, and otherwise mix.
     """
     room, centred, ratio = measures["room"], measures["centred_room"], measures["participation_ratio"]
     overlap = measures.get("word_overlap", 0.0)
@@ -227,7 +228,10 @@ def decide(measures: dict[str, float]) -> Advice:
     if room < LEAVE_BELOW:
         reason = f"{start}. Below {LEAVE_BELOW:g} times maps lost. The encoder is good as it is."
         return Advice(LEAVE, None, reason, measures)
-    if centred < MIX_BELOW and ratio > MIX_RATIO:
+    if room < MIX_BELOW:
+        reason = f"{start}. Between {LEAVE_BELOW:g} and {MIX_BELOW:g} times 'mix' gained 0 to 3 points."
+        return Advice("mix", "mix", reason, measures)
+    if centred < MIX_CENTRED and ratio > MIX_RATIO:
         reason = (
             f"{start}, but only {centred:.2f} times as many as centring alone gives, and {ratio:.0f} directions share "
             "the variance: there 'mix' gained 0 to 3 points, and more than replacing."

@@ -23,10 +23,11 @@ def measured(room: float, centred: float, ratio: float, sentences: int, **more: 
     ("room", "centred", "ratio", "sentences", "decision", "recipe"),
     [
         (3.7, 1.6, 15, 5000, "flow", "surface-flow"),
-        (1.7, 1.6, 50, 2000, "flow", "surface-flow"),
+        (2.1, 1.6, 60, 2000, "flow", "surface-flow"),
         (2.6, 2.2, 64, 1999, "flow", "surface"),
         (2.5, 1.9, 94, 5000, "flow", "surface-flow"),
-        (1.7, 1.8, 51, 5000, "mix", "mix"),
+        (2.0, 2.0, 15, 5000, "mix", "mix"),
+        (2.8, 1.8, 61, 5000, "mix", "mix"),
         (3.4, 1.3, 110, 5000, "mix", "mix"),
         (1.6, 1.5, 110, 5000, "leave", None),
         (1.2, 1.2, 15, 60, "leave", None),
