@@ -57,7 +57,7 @@ def advise(
     console = Console()
     console.print(table)
     for name, given in advice.items():
-        console.print(f"{name}: {given}.".removesuffix(".."), highlight=False, markup=False)
+        console.print(f"{name}: {given}", highlight=False, markup=False)
         others = {key: value for key, value in given.measures.items() if key not in shown}
         console.print(
             "    " + ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in others.items()),
