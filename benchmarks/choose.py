@@ -55,7 +55,8 @@ def main() -> None:
     texts = list(dict.fromkeys([*sentences, *(text for view in views.values() for text in view)]))
     place = {text: index for index, text in enumerate(texts)}
     print(f"{len(sentences):,} sentences of {sum(map(len, tasks)):,} pairs, {len(chosen):,} edited", flush=True)
-    print("space | " + " | ".join(METHODS) + " | separation | room | centred | PR | advice | regret", flush=True)
+    measured = ["separation", "room", "centred", "PR", "cosine"]
+    print(" | ".join(["space", *METHODS, *measured, "advice", "regret"]), flush=True)
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     known = {(row["encoder"], row["pooling"]) for row in rows}
     overlap = word_overlap(chosen[:VIEWED])
@@ -125,6 +126,7 @@ def printed(row: dict[str, Any]) -> dict[str, Any]:
         f"{row['room']:.2f}",
         f"{row['centred_room']:.2f}",
         f"{row['participation_ratio']:.0f}",
+        f"{row['mean_cosine']:.2f}",
         advice.recipe or advice.decision,
         f"{regret:.1f}",
     ]
