@@ -26,9 +26,10 @@ from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import SentencePairs, read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import LEAVE_BELOW, SAMPLE, VIEWED, decide, measure, word_overlap
+from sbert_flow.fitting.advise import LEAVE_BELOW, SAMPLE, VIEWED, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
+from sbert_flow.fitting.variety import variety
 
 RECIPES = ("noise", "surface", "surface-flow", "mix")
 METHODS = ("raw", "whitening", *RECIPES)
@@ -59,10 +60,10 @@ def main() -> None:
     print(" | ".join(["space", *METHODS, *measured, "advice", "regret"]), flush=True)
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     known = {(row["encoder"], row["pooling"]) for row in rows}
-    overlap = word_overlap(chosen[:VIEWED])
     sample = list(dict.fromkeys([*chosen[:VIEWED], *sentences]))[:SAMPLE]
-    print(f"two sentences share {overlap:.0%} of their words")
-    rows = [printed({**row, "sentences": len(sentences), "word_overlap": overlap}) for row in rows]
+    of_text = {"sentences": len(sentences), **variety(sample)}
+    print(f"word overlap {of_text['word_overlap']:.2f}, concentration {of_text['concentration']:.5f}")
+    rows = [printed({**row, **of_text}) for row in rows]
     with TemporaryDirectory() as temporary:
         store = EmbeddingStore.open(options.store or temporary, texts)
         for encoder, model, poolings in encoders(options):
@@ -73,11 +74,7 @@ def main() -> None:
                 x, originals = (array[[place[text] for text in block]] for block in (sentences, chosen))
                 edited = {edit: array[[place[text] for text in view]] for edit, view in views.items()}
                 few = {edit: view[:VIEWED] for edit, view in edited.items()}
-                numbers = {
-                    **measure(array[[place[text] for text in sample]], few),
-                    "sentences": len(sentences),
-                    "word_overlap": overlap,
-                }
+                numbers = {**measure(array[[place[text] for text in sample]], few), **of_text}
                 nuisance = nuisance_moment(
                     torch.from_numpy(originals), {edit: torch.from_numpy(view) for edit, view in edited.items()}
                 )

@@ -21,9 +21,10 @@ from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import read_sts
 from sbert_flow.fitting import fit_flow, nuisance_moment
-from sbert_flow.fitting.advise import SAMPLE, VIEWED, Advice, decide, measure, word_overlap
+from sbert_flow.fitting.advise import SAMPLE, VIEWED, Advice, decide, measure
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import viewed
+from sbert_flow.fitting.variety import variety
 
 RECIPES = ("surface", "mix")
 SIZES = (50, 100, 300, 1000)
@@ -60,9 +61,8 @@ def main() -> None:
                     moved = {name: array[[place[s] for s in view]] for name, view in views.items()}
                     sample = list(dict.fromkeys([*chosen[:VIEWED], *text]))[:SAMPLE]
                     few = {name: view[:VIEWED] for name, view in moved.items()}
-                    overlap = word_overlap(chosen[:VIEWED])
                     measures = measure(array[[place[s] for s in sample]], few)
-                    advice = decide({**measures, "sentences": n, "word_overlap": overlap})
+                    advice = decide({**measures, "sentences": n, **variety(sample)})
                     row = {"encoder": encoder, "pooling": pooling, "sentences": n, "draw": draw, "raw": raw}
                     rows.append({**row, **scores(x, fit, originals, moved, tasks, place, raw, advice)})
                 gains = [row for row in rows if (row["encoder"], row["pooling"]) == (encoder, pooling)]

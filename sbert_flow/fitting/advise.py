@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import random
 from collections.abc import Iterable, Mapping
@@ -21,12 +20,12 @@ from sbert_flow.fitting.room import mapped_separation
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import nuisance_moment, viewed
+from sbert_flow.fitting.variety import variety
 from sbert_flow.flows import live_dimensions
 from sbert_flow.measures import effective_rank, iso_score, mean_cosine, population_participation_ratio, view_separation
 from sbert_flow.modules.pipeline import encoder_of
 from sbert_flow.modules.recipes import RECIPES
 from sbert_flow.modules.validation import check_embeddings, check_sentences, iterate_sentences
-from sbert_flow.views import bare
 
 SAMPLE = 1000
 """Sentences that are measured; their views number at most 300 an edit."""
@@ -36,7 +35,8 @@ LEAST_TEXT = 50
 """Distinct sentences below which a map is not worth its risk."""
 
 FLOW_TEXT = 2000
-"""Distinct sentences from which on a flow is trained behind the surface map."""
+FLOW_CONCENTRATION = 0.0025
+"""Distinct sentences from which on, and concentration up to which, a flow is trained behind the surface map."""
 
 MOST_OVERLAP = 0.2
 """Share of words in common above which a text is too narrow; general text and STS have .02 to .12."""
@@ -59,8 +59,8 @@ LEAST_SEPARATION = 0.01
 LEAVE = "leave"
 
 RULE = (
-    4, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, LEAVE_BELOW, MIX_BELOW, MIX_CENTRED, MIX_RATIO,
-    NARROW_OVERLAP, NARROW_LEAVE, RECIPES["surface"].nuisance_weight,
+    5, SAMPLE, VIEWED, LEAST_TEXT, MOST_OVERLAP, FLOW_TEXT, FLOW_CONCENTRATION, LEAVE_BELOW, MIX_BELOW, MIX_CENTRED,
+    MIX_RATIO, NARROW_OVERLAP, NARROW_LEAVE, RECIPES["surface"].nuisance_weight,
 )  # fmt: skip
 """Advice that a store keeps is given again while these are the same."""
 
@@ -124,16 +124,17 @@ def advise_sample(
         chosen, views = viewed(sample, None, seed, count=VIEWED)
     except ValueError as error:
         return Advice("too little text", None, str(error), {"sentences": sentences})
-    overlap = word_overlap(chosen)
+    sample = list(dict.fromkeys([*chosen, *sample]))  # those that were edited come first
+    text = {"sentences": sentences, **variety(sample)}
+    overlap = text["word_overlap"]
     if overlap > MOST_OVERLAP:
         return Advice(
             "too little text",
             None,
             f"two random sentences share {overlap:.0%} of their words, so that an edited one cannot be told from "
             f"another: near-duplicates, or a handful of words. {MOST_OVERLAP:.0%} are the most; give other text.",
-            {"sentences": sentences, "word_overlap": overlap},
+            text,
         )
-    sample = list(dict.fromkeys([*chosen, *sample]))  # those that were edited come first
     texts = list(dict.fromkeys([*sample, *(text for view in views.values() for text in view)]))
     encoded = encoder.encode(texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
     encoded = check_embeddings(encoded, min_rows=2).numpy()
@@ -143,14 +144,7 @@ def advise_sample(
         return encoded[[place[text] for text in block]]
 
     measures = measure(rows(sample), {name: rows(block) for name, block in views.items()})
-    more = {"sentences": sentences, "truncated": _truncated(encoder, sample), "word_overlap": overlap}
-    return decide({**measures, **more})
-
-
-def word_overlap(sentences: list[str]) -> float:
-    """Mean share of words that two of the sentences have in common, of those that either has (Jaccard), 0 to 1."""
-    words = [frozenset(bare(word) for word in sentence.split()) for sentence in sentences]
-    return float(np.mean([len(a & b) / len(a | b) for a, b in itertools.combinations(words, 2)]))
+    return decide({**measures, **text, "truncated": _truncated(encoder, sample)})
 
 
 def advise_store(store: EmbeddingStore, encoder: SentenceTransformer, seed: int, batch_size: int) -> Advice:
@@ -199,12 +193,13 @@ def measure(embeddings: np.ndarray, views: Mapping[str, np.ndarray]) -> dict[str
 
 
 def decide(measures: dict[str, float]) -> Advice:
-    """The rule, from "room", "centred_room", "participation_ratio", "sentences" and "word_overlap".
+    """The rule, from "room", "centred_room", "participation_ratio", "sentences", "word_overlap" and "concentration".
 
     The room is how many times the surface map raises the view separation. Below 1.7 leave the space alone. Below 2.1,
     or where the map adds less than 1.9 times to what centring alone gives and many directions share the variance
     (participation ratio above 60), mix both spaces. Otherwise replace it; the flow behind the surface map is for 2,000
-    sentences or more: it learns less by heart. Text of a narrow domain, in which two sentences share a tenth of their
+    sentences or more, of which it learns less by heart, on topics enough (concentration up to .0025): where there are
+    few, it evens out what the text is about. Text of a narrow domain, in which two sentences share a tenth of their
     words, teaches a map less: there leave the space alone below 2.4, and otherwise mix.
     """
     room, centred, ratio = measures["room"], measures["centred_room"], measures["participation_ratio"]
@@ -237,12 +232,17 @@ def decide(measures: dict[str, float]) -> Advice:
             "the variance: there 'mix' gained 2 to 5 points, and more than replacing."
         )
         return Advice("mix", "mix", reason, measures)
-    recipe = "surface-flow" if measures["sentences"] >= FLOW_TEXT else "surface"
+    concentration = measures.get("concentration", 0.0)
+    few, concentrated = measures["sentences"] < FLOW_TEXT, concentration > FLOW_CONCENTRATION
+    recipe = "surface" if few or concentrated else "surface-flow"
     reason = (
         f"{start}; there maps that replace the embedding gained 12 points in the median, on average of seven STS "
         f"tasks. Fit recipe {recipe!r} on text of the domain of use"
-        + ("." if recipe == "surface-flow" else f" (from {FLOW_TEXT:,} sentences on 'surface-flow').")
     )
+    if concentrated:
+        reason += f": the text keeps to few topics (concentration {concentration:.4f}), where a flow lost."
+    else:
+        reason += f" (from {FLOW_TEXT:,} sentences on 'surface-flow')." if few else "."
     return Advice("flow", recipe, reason, measures)
 
 

@@ -133,6 +133,13 @@ def test_rule_for_text_of_a_narrow_domain(room: float, decision: str) -> None:
     assert decide(measured(2.3, 2.0, 20, 5000, word_overlap=0.05)).decision == "flow"
 
 
+def test_text_of_few_topics_gets_no_flow() -> None:
+    advice = decide(measured(3.0, 2.5, 20, 5000, concentration=0.0026))
+    assert (advice.decision, advice.recipe) == ("flow", "surface")
+    assert "few topics (concentration 0.0026)" in advice.reason
+    assert decide(measured(3.0, 2.5, 20, 5000, concentration=0.0024)).recipe == "surface-flow"
+
+
 def test_measures_of_a_space_with_one_loud_nuisance_direction() -> None:
     """Meaning in 20 directions, surface in one: the map that divides out the latter shows how much room there is."""
     rng = np.random.default_rng(0)
