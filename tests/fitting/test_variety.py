@@ -38,9 +38,9 @@ def test_text_about_few_things_is_concentrated() -> None:
         shares = np.split(np.array(words), topics)
         return ["the of a " + " ".join(rng.choice(shares[rng.integers(topics)], size=6)) for _ in range(300)]
 
-    few, many = variety(text(20)), variety(text(1))
+    few, many = variety(text(40)), variety(text(1))
     assert few["concentration"] > 2 * many["concentration"]
-    assert few["word_overlap"] == pytest.approx(many["word_overlap"], rel=0.2)  # which the frequent words dominate
+    assert few["word_overlap"] == pytest.approx(many["word_overlap"], rel=0.25)  # which the frequent words dominate
 
 
 def test_punctuation_alone() -> None:
