@@ -91,8 +91,8 @@ def train_flow(
     Args:
         layer: the layer to fit, in place; on an error or an interrupt it is left as it was.
         embeddings: shape (n, d), as they come before the layer, checked; or a set on disk.
-        recipe: the training settings. Its noise is multiplied by the fourth root of the passes over the rows, of which
-            little text takes many: the oftener a flow sees a row, the more of it is learnt by heart.
+        recipe: the training settings. Its noise is multiplied by sqrt(1 + d / n): the fewer the rows, the larger the
+            error of their covariance, and the less of it the flow should undo.
         front: arguments of :meth:`FlowLayer.set_front`, for a layer with a frozen affine map before the flow.
         epochs: passes over the embeddings; in any case at least 200 steps are made.
         seed: of initial weights, order of the rows and noise.
@@ -151,12 +151,11 @@ class _Loop:
         epochs: int,
         seed: int,
     ) -> None:
-        rows = len(embeddings)
+        rows, width = embeddings.shape
         self.layer, self.embeddings, self.front = layer, embeddings, front
+        self.recipe = replace(recipe, noise=recipe.noise * math.sqrt(1 + width / rows))
         self.steps = number_of_steps(rows, recipe.batch_size, epochs)
         self.batch_size = min(recipe.batch_size, rows)
-        passes = self.steps * self.batch_size / rows
-        self.recipe = replace(recipe, noise=recipe.noise * passes**0.25)
         if distributed.world_size() > self.batch_size:
             raise ValueError(
                 f"{distributed.world_size()} processes cannot share batches of {self.batch_size} rows. Start fewer."
