@@ -37,9 +37,13 @@ def score(
 
     if output is not None and not output.parent.is_dir():
         raise FileNotFoundError(f"no folder {output.parent} to write {output.name} into.")
-    read = read_numbered(all_text(text, more_text), column, subset)
+    files = all_text(text, more_text)
+    if output is not None and output.exists() and any(Path(name).exists() and output.samefile(name) for name in files):
+        raise ValueError(f"--output {output} is one of the texts and would be lost. Name another file.")
+    read = read_numbered(files, column, subset)
     loaded = load(model)
     _, layer = split_at_flow(loaded)
+    layer.percentile(torch.zeros(1))  # a layer that does not know its own text says so before a file is opened
     with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         while block := list(islice(read, 4096)):
             values = torch.from_numpy(log_prob(loaded, [sentence for *_, sentence in block], batch_size=batch_size))

@@ -50,8 +50,10 @@ class CouplingNetwork(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        self.linear1.weight.normal_(0, INITIAL_STD, generator=generator)
-        self.linear2.weight.normal_(0, INITIAL_STD, generator=generator)
+        for linear in (self.linear1, self.linear2):  # drawn on the generator's device: a GPU's tensors refuse a CPU's
+            device = generator.device if generator else linear.weight.device
+            draw = torch.empty(linear.weight.shape, dtype=linear.weight.dtype, device=device)
+            linear.weight.copy_(draw.normal_(0, INITIAL_STD, generator=generator))
         self.norm1.reset_parameters()
         self.norm2.reset_parameters()
         self.linear3.weight.zero_()

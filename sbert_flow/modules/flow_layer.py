@@ -187,10 +187,10 @@ class FlowLayer(MapLayer):
             features.update({"flow_latent": z, "flow_log_det": log_det})
         return features
 
-    def _map(self, x: Tensor, noise: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The latents (n, d) of ``x`` (n, d) in float32, and the log-determinants (n,)."""
+    def _map(self, x: Tensor, noise: float = 0.0, adapted: bool = True) -> tuple[Tensor, Tensor]:
+        """Latents (n, d) of ``x`` (n, d), float32, and log-determinants (n,); of the map as fitted if not ``adapted``."""
         log_det = x.new_zeros(len(x))
-        for affine in (self.adaptation, self.affine):
+        for affine in (self.adaptation if adapted else None, self.affine):
             if affine is not None:
                 x, term = affine(x)
                 log_det = log_det + term
@@ -301,11 +301,7 @@ class FlowLayer(MapLayer):
             ValueError: wrong shape, NaN or infinite values.
         """
         x = check_embeddings(embeddings, self.embedding_dimension).to(self.noise_unit.device)
-        adaptation, self.adaptation = self.adaptation, None
-        try:
-            z, log_det = self._map(x)
-        finally:
-            self.adaptation = adaptation
+        z, log_det = self._map(x, adapted=False)  # nothing is switched off meanwhile: other threads may encode
         return standard_normal_log_prob(z) + log_det
 
     @torch.no_grad()
