@@ -73,6 +73,14 @@ def test_score_writes_percentiles_in_order(model, text, tmp_path) -> None:
     assert (np.diff(places[values.argsort()]) >= 0).all() and places.min() < 2 and places.max() > 98
 
 
+def test_scores_never_overwrite_their_text(model, tmp_path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps({"sentence": "The ferry left the island at noon."}) + "\n", "utf-8")
+    before = lines.read_bytes()
+    assert "is one of the texts" in run("score", model, "--text", lines, "--output", lines, code=2)[1]
+    assert lines.read_bytes() == before
+
+
 def test_scores_say_where_a_sentence_stands(model, tmp_path) -> None:
     """Rows without text have no score, so that numbers of rows differ."""
     (tmp_path / "gaps.txt").write_text("A red boat.\n\n \nA blue boat.\n", "utf-8")

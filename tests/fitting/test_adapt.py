@@ -68,6 +68,16 @@ def test_a_fit_on_few_sentences_does_not_know_its_shift() -> None:
     assert not shift.large and shift.bits_per_dimension > 1
 
 
+def test_a_density_switches_no_adaptation_off() -> None:
+    """Another thread may be encoding."""
+    layer, x, _ = fitted("surface")
+    layer.adapt(layer.center + 5)
+    seen: list[bool] = []
+    layer.flow.register_forward_hook(lambda *_: seen.append(layer.adapted))
+    layer.log_prob(x)
+    assert seen == [True]
+
+
 def test_adapting_the_mean_undoes_a_move() -> None:
     layer, x, _ = fitted("surface-flow")
     before = layer.latents(x)

@@ -170,6 +170,18 @@ def test_reset_is_reproducible_and_forgets():
     assert all(torch.equal(value, first[name]) for name, value in flow.state_dict().items())
 
 
+def test_weights_are_drawn_where_their_generator_is(monkeypatch):
+    """A GPU's tensors refuse the CPU's generator of a fit; here "meta" stands for another device."""
+    draw = torch.Tensor.normal_
+
+    def checked(self, *args, generator=None):
+        assert generator is None or self.device == generator.device
+        return draw(self, *args, generator=generator)
+
+    monkeypatch.setattr(torch.Tensor, "normal_", checked)
+    Glow(8).to("meta").reset_parameters(torch.Generator().manual_seed(0))
+
+
 def test_composition_runs_in_order():
     x = torch.tensor([[1.0, 2.0, 3.0]])
     norm = ActNorm(3)
