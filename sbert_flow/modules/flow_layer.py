@@ -188,7 +188,7 @@ class FlowLayer(MapLayer):
         return features
 
     def _map(self, x: Tensor, noise: float = 0.0, adapted: bool = True) -> tuple[Tensor, Tensor]:
-        """Latents (n, d) of ``x`` (n, d), float32, and log-determinants (n,); ``adapted=False``: of the map as fitted."""
+        """Latents (n, d) of ``x`` (n, d), float32, and log-determinants (n,); or those of the map as fitted."""
         log_det = x.new_zeros(len(x))
         for affine in (self.adaptation if adapted else None, self.affine):
             if affine is not None:
