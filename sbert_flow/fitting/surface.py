@@ -121,12 +121,14 @@ def check_nuisance(nuisance: Any, layer: FlowLayer) -> Tensor:
     """Return W as a float64 tensor.
 
     Raises:
-        ValueError: it does not fit the layer's width, or is not finite.
+        ValueError: it does not fit the layer's width, is not finite or not symmetric.
     """
     width = layer.embedding_dimension
     moment = torch.as_tensor(nuisance, dtype=torch.float64)
     if moment.shape != (width, width) or not bool(torch.isfinite(moment).all()):
         raise ValueError(f"nuisance must be finite and of shape {(width, width)}, but got {tuple(moment.shape)}.")
+    if not torch.allclose(moment, moment.T, rtol=1e-4, atol=1e-6 * float(moment.abs().max())):
+        raise ValueError("nuisance is a second moment, so it must be symmetric, but it differs from its transpose.")
     return moment
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from sbert_flow.modules.flow_layer import FlowLayer
 from sbert_flow.modules.hub import folder_or_hub
 from sbert_flow.modules.map_layer import MapLayer, output_width
-from sbert_flow.modules.pooling import pooling_modules
+from sbert_flow.modules.pooling import TOKEN_POOLINGS, pooling_modules
 from sbert_flow.modules.recipes import AUTO, get_recipe
 from sbert_flow.modules.whitening_layer import WhiteningLayer
 
@@ -82,14 +82,19 @@ def _assemble(
         modules = [encoder]
     if isinstance(modules[0], Transformer):
         dropped = modules[1:]
-        own = [module.pooling_mode for module in dropped if isinstance(module, Pooling)]
-        if pooling == "mean" and own and own[0] in ("cls", "max"):  # the default, so perhaps not what is meant
-            warnings.warn(
-                f"The encoder's own pooling is {own[0]!r}, and 'mean' takes its place. Name pooling={own[0]!r} "
-                f"(--pooling {own[0]}) to keep it.",
-                stacklevel=3,
-            )
+        own = next((module for module in dropped if isinstance(module, Pooling)), None)
+        mode = own.pooling_mode if own else "mean"
+        if pooling == "mean" and mode != "mean":  # the default, so perhaps not what is meant
+            keep = f"Name pooling={mode!r} (--pooling {mode}) to keep it."
+            if mode not in TOKEN_POOLINGS:
+                keep = (
+                    "To keep it, put the map behind the encoder as it is: "
+                    "SentenceTransformer(modules=[*encoder, FlowLayer(encoder.get_embedding_dimension())])."
+                )
+            warnings.warn(f"The encoder's own pooling is {mode!r}, and 'mean' takes its place. {keep}", stacklevel=3)
         modules = [modules[0], *pooling_modules(modules[0], pooling)]
+        if own is not None and pooling in TOKEN_POOLINGS:
+            modules[-1].include_prompt = own.include_prompt
     else:
         dropped = [module for module in modules if isinstance(module, (Normalize, MapLayer))]
         modules = [module for module in modules if module not in dropped]

@@ -116,6 +116,8 @@ def test_bad_use(sentences: list[str]) -> None:
         fit_flow(embeddings=x, nuisance=np.eye(3), recipe="surface")
     with pytest.raises(ValueError, match="finite"):
         fit_flow(embeddings=x, nuisance=np.full((4, 4), np.inf), recipe="surface")
+    with pytest.raises(ValueError, match="must be symmetric"):
+        fit_flow(embeddings=x, nuisance=np.triu(np.ones((4, 4))), recipe="surface")
 
 
 def test_embeddings_that_are_all_equal() -> None:
