@@ -17,6 +17,7 @@ from sbert_flow.fitting import distributed
 from sbert_flow.fitting.files import write_json
 from sbert_flow.fitting.fingerprint import encoder_fingerprint
 from sbert_flow.fitting.room import mapped_separation
+from sbert_flow.fitting.sampling import sample_rows
 from sbert_flow.fitting.statistics import moments
 from sbert_flow.fitting.store import EmbeddingStore
 from sbert_flow.fitting.surface import nuisance_moment, viewed
@@ -103,8 +104,9 @@ def advise(model: SentenceTransformer, sentences: Iterable[str], *, seed: int = 
     """
     listed = list(iterate_sentences(sentences))
     distinct = check_sentences(listed, least=1)
-    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
-    sample = [distinct[index] for index in order]
+    drawn = sample_rows(len(distinct), SAMPLE, torch.Generator().manual_seed(seed)).sort().values
+    sample = [distinct[index] for index in drawn.tolist()]
+    random.Random(seed).shuffle(sample)  # as _kept_advice does: the same sentences are edited
     advice = advise_sample(encoder_of(model), sample, len(distinct), seed=seed, batch_size=batch_size)
     return replace(advice, measures={**advice.measures, "duplicates": len(listed) - len(distinct)})
 

@@ -93,6 +93,7 @@ class FlowLayer(MapLayer):
     noise_unit: Tensor
     center: Tensor
     log_prob_quantiles: Tensor
+    log_prob_moments: Tensor
     log_prob_rows: Tensor
     covariance_share: Tensor
 
@@ -132,6 +133,7 @@ class FlowLayer(MapLayer):
         # Of the text that the flow was fitted on; zeros where unknown (an old file, another program's checkpoint).
         self.register_buffer("center", torch.zeros(embedding_dimension))
         self.register_buffer("log_prob_quantiles", torch.zeros(QUANTILES))
+        self.register_buffer("log_prob_moments", torch.zeros(2))  # mean and variance: quantiles cut the tails
         self.register_buffer("log_prob_rows", torch.zeros((), dtype=torch.long))
         if front:
             self.register_buffer("covariance_share", torch.zeros(embedding_dimension, embedding_dimension))
@@ -270,6 +272,7 @@ class FlowLayer(MapLayer):
         """Forget mean and likelihood of the fitted text, see :meth:`note_fit`."""
         self.center.zero_()
         self.log_prob_quantiles.zero_()
+        self.log_prob_moments.zero_()
         self.log_prob_rows.zero_()
 
     @torch.no_grad()
@@ -330,6 +333,7 @@ class FlowLayer(MapLayer):
         self.log_prob_rows.fill_(held_out)
         ranks = torch.linspace(0, len(log_probs) - 1, QUANTILES, dtype=torch.float64).round().long()
         self.log_prob_quantiles.copy_(log_probs.sort().values[ranks])
+        self.log_prob_moments.copy_(torch.stack([log_probs.double().mean(), log_probs.double().var()]))
 
     @torch.no_grad()
     def percentile(self, log_probs: Tensor) -> Tensor:
@@ -416,7 +420,7 @@ class FlowLayer(MapLayer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         # Files of before these statistics were kept lack them.
-        for name in ("center", "log_prob_quantiles", "log_prob_rows", "covariance_share"):
+        for name in ("center", "log_prob_quantiles", "log_prob_moments", "log_prob_rows", "covariance_share"):
             if hasattr(self, name):
                 state_dict.setdefault(prefix + name, getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

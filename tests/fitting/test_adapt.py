@@ -51,15 +51,18 @@ def test_shift_of_a_moved_gaussian_is_its_divergence() -> None:
     assert shift.large and shift.interval[0] < expected < shift.interval[1]
 
 
-def test_the_interval_holds_nothing_as_often_as_it_says() -> None:
-    """Linear maps too learn by heart: 300 rows in 64 dimensions are no more likely than others of their kind."""
+@pytest.mark.parametrize("spread", [0.0, 0.15])
+def test_the_interval_holds_nothing_as_often_as_it_says(spread: float) -> None:
+    """Rows of the fitted kind, of which some 16 of 300 are held out, also where lengths differ as those of text do."""
     held = 0
-    for seed in range(20):
-        x = torch.randn(1300, 64, generator=torch.Generator().manual_seed(seed)) * torch.linspace(0.3, 2, 64)
-        layer = fit_flow(embeddings=x[:300], nuisance=np.eye(64), recipe="surface").layer
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(1300, 16, generator=generator) * torch.linspace(0.3, 2, 16)
+        x *= torch.randn(1300, 1, generator=generator).mul(spread).exp()
+        layer = fit_flow(embeddings=x[:300], nuisance=np.eye(16), recipe="surface").layer
         low, high = measure_shift(layer, x[300:]).interval
         held += low < 0 < high
-    assert held >= 16  # 19 of 20 are expected; fewer than 16 have a chance of 0.3 %
+    assert held >= 180  # 190 are expected
 
 
 def test_a_fit_on_few_sentences_does_not_know_its_shift() -> None:

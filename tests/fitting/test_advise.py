@@ -97,7 +97,9 @@ def test_bad_sentences(tiny_encoder: str) -> None:
 def test_auto_fits_what_the_advice_names(minilm: str) -> None:
     text = sample_sentences()[:80]
     model = build_model(minilm, "layer:3")
+    given = advise(model, text)
     result = fit_flow(model, text, show_progress_bar=False)
+    assert result.advice.measures["room"] == pytest.approx(given.measures["room"], rel=1e-3)  # the same edits
     assert result.recipe == result.advice.recipe == "surface"
     assert model[-1] is result.layer and result.layer.front
     named = build_model(minilm, "layer:3", "surface")
