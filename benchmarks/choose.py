@@ -61,7 +61,7 @@ def main() -> None:
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     known = {(row["encoder"], row["pooling"]) for row in rows}
     sample = list(dict.fromkeys([*chosen[:VIEWED], *sentences]))[:SAMPLE]
-    of_text = {"sentences": len(sentences), **variety(sample)}
+    of_text = {"sentences": len(sentences), **variety(chosen[:VIEWED], sample)}
     print(f"word overlap {of_text['word_overlap']:.2f}, concentration {of_text['concentration']:.5f}")
     rows = [printed({**row, **of_text}) for row in rows]
     with TemporaryDirectory() as temporary:

@@ -75,7 +75,7 @@ def main() -> None:
                 few = {edit: of(view).numpy() for edit, view in views.items()}
                 sample = list(dict.fromkeys([*chosen, *sources[name]]))[:SAMPLE]
                 seen = measure(of(sample).numpy(), few)
-                advice[name] = decide({**seen, "sentences": len(sources[name]), **variety(sample)})
+                advice[name] = decide({**seen, "sentences": len(sources[name]), **variety(chosen, sample)})
                 print(f"{pooling}, {name}: {advice[name]}")
             report(pooling, sources, tasks, of, moment, advice)
 

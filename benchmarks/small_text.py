@@ -62,7 +62,7 @@ def main() -> None:
                     sample = list(dict.fromkeys([*chosen[:VIEWED], *text]))[:SAMPLE]
                     few = {name: view[:VIEWED] for name, view in moved.items()}
                     measures = measure(array[[place[s] for s in sample]], few)
-                    advice = decide({**measures, "sentences": n, **variety(sample)})
+                    advice = decide({**measures, "sentences": n, **variety(chosen[:VIEWED], sample)})
                     row = {"encoder": encoder, "pooling": pooling, "sentences": n, "draw": draw, "raw": raw}
                     rows.append({**row, **scores(x, fit, originals, moved, tasks, place, raw, advice)})
                 gains = [row for row in rows if (row["encoder"], row["pooling"]) == (encoder, pooling)]

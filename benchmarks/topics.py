@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
-from spaces import add_options, embed, encoders
+from spaces import add_options, average, drawn, embed, encoders
 
 from sbert_flow.data import SentencePairs
 from sbert_flow.data.sts import STS_TASKS
@@ -38,7 +37,8 @@ def main() -> None:
     parser.add_argument("--store", help="folder that keeps the embeddings")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = parts(Path(options.sts), options.task or STS_TASKS, options.split)
+    found = [drawn(part, options.pairs) for part in parts(Path(options.sts), options.task or STS_TASKS, options.split)]
+    found = [part for part in found if len(part.sentences) >= LEAST_SENTENCES]
     texts = {part.name: random.Random(0).sample(part.sentences, len(part.sentences)) for part in found}
     edited = {name: viewed(text, None, seed=0, count=EDITED) for name, text in texts.items()}
     everything = dict.fromkeys(sentence for text in texts.values() for sentence in text)
@@ -55,15 +55,13 @@ def main() -> None:
                     return torch.from_numpy(array[[place[sentence] for sentence in sentences]])
 
                 for part in found:
-                    chosen, views = edited[part.name]
+                    text, (chosen, views) = texts[part.name], edited[part.name]
                     nuisance = nuisance_moment(of(chosen), {name: of(view) for name, view in views.items()})
-                    first, second = of(part.sentences1), of(part.sentences2)
-                    row = [spearman(first, second, part.scores)]
+                    x, own = of(text), {sentence: row for row, sentence in enumerate(text)}
+                    row = [average(x.numpy(), [part], own)]
                     for recipe in RECIPES:
-                        layer = fit_flow(
-                            embeddings=of(texts[part.name]), nuisance=nuisance, recipe=recipe, show_progress_bar=False
-                        ).layer.eval()
-                        row.append(spearman(layer.outputs(first), layer.outputs(second), part.scores))
+                        fitted = fit_flow(embeddings=x, nuisance=nuisance, recipe=recipe, show_progress_bar=False)
+                        row.append(average(fitted.layer.eval().outputs(x).numpy(), [part], own))
                     scores[part.name].append(row)
                 print(f"{encoder} {pooling}", flush=True)
     columns = ("text", "sentences", "concentration", "raw", *RECIPES, "the flow adds")
@@ -88,12 +86,7 @@ def parts(folder: Path, tasks: list[str] | tuple[str, ...], split: str) -> list[
             row = json.loads(line)
             name = f"{task} {row.get('subset', '')}".strip()
             found.setdefault(name, []).append((row["sentence1"], row["sentence2"], row["score"]))
-    pairs = [SentencePairs(name, *map(list, zip(*rows, strict=True))) for name, rows in found.items()]
-    return [part for part in pairs if len(part.sentences) >= LEAST_SENTENCES]
-
-
-def spearman(first: torch.Tensor, second: torch.Tensor, scores: list[float]) -> float:
-    return 100 * float(spearmanr(torch.nn.functional.cosine_similarity(first, second), scores)[0])
+    return [SentencePairs(name, *map(list, zip(*rows, strict=True))) for name, rows in found.items()]
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def advise_sample(
     except ValueError as error:
         return Advice("too little text", None, str(error), {"sentences": sentences})
     sample = list(dict.fromkeys([*chosen, *sample]))  # those that were edited come first
-    text = {"sentences": sentences, **variety(sample)}
+    text = {"sentences": sentences, **variety(chosen, sample)}
     overlap = text["word_overlap"]
     if overlap > MOST_OVERLAP:
         return Advice(

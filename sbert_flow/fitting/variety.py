@@ -10,17 +10,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from sbert_flow.views import bare
 
-OVERLAP_SENTENCES = 300
-"""Sentences, the first ones, whose pairs are compared one by one."""
 
-
-def variety(sentences: Sequence[str]) -> dict[str, float]:
-    """Measures of the text behind the advice, "word_overlap" and "concentration".
-
-    Args:
-        sentences: two or more, in random order; some 1,000 are enough.
-    """
-    return {"word_overlap": word_overlap(sentences[:OVERLAP_SENTENCES]), "concentration": concentration(sentences)}
+def variety(edited: Sequence[str], sample: Sequence[str]) -> dict[str, float]:
+    """What the advice looks at in the text: "word_overlap" of the edited sentences, "concentration" of the sample."""
+    return {"word_overlap": word_overlap(edited), "concentration": concentration(sample)}
 
 
 def word_overlap(sentences: Sequence[str]) -> float:
@@ -35,10 +28,12 @@ def concentration(sentences: Sequence[str]) -> float:
     .. math:: E[\cos(t_i, t_j)^2], \quad i \ne j
 
     Unlike :func:`word_overlap` it hardly counts the words that all sentences share. Text of k topics that share no
-    words, and within which all sentences have the same words, has 1 / k, where there are many sentences.
+    words, and within which all sentences have the same words, has 1 / k, where there are many sentences. Blank ones do
+    not count; two others are needed.
     """
-    vectors = TfidfVectorizer(analyzer=_words).fit_transform(sentences)  # rows of length 1
-    count = len(sentences)
+    spoken = [sentence for sentence in sentences if sentence.strip()]
+    vectors = TfidfVectorizer(analyzer=_words).fit_transform(spoken)  # rows of length 1
+    count = len(spoken)
     return float(((vectors @ vectors.T).power(2).sum() - count) / (count * (count - 1)))
 
 

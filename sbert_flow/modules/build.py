@@ -88,12 +88,12 @@ def _assemble(
             keep = f"Name pooling={mode!r} (--pooling {mode}) to keep it."
             if mode not in TOKEN_POOLINGS:
                 keep = (
-                    "To keep it, put the map behind the encoder as it is: "
-                    "SentenceTransformer(modules=[*encoder, FlowLayer(encoder.get_embedding_dimension())])."
+                    "To keep it, put the map behind it: SentenceTransformer(modules=[*encoder, "
+                    "FlowLayer(encoder.get_embedding_dimension())]), without a Normalize before the map."
                 )
             warnings.warn(f"The encoder's own pooling is {mode!r}, and 'mean' takes its place. {keep}", stacklevel=3)
         modules = [modules[0], *pooling_modules(modules[0], pooling)]
-        if own is not None and pooling in TOKEN_POOLINGS:
+        if own is not None:
             modules[-1].include_prompt = own.include_prompt
     else:
         dropped = [module for module in modules if isinstance(module, (Normalize, MapLayer))]

@@ -87,6 +87,13 @@ def test_near_duplicates_only_and_ten_words_only(tiny_encoder: str) -> None:
         assert advice.measures["word_overlap"] > 0.2
 
 
+def test_blank_and_short_sentences_change_no_overlap(tiny_encoder: str, sentences: list[str]) -> None:
+    model = build_model(tiny_encoder)
+    plain, mixed = advise(model, sentences[:60]), advise(model, [*sentences[:60], "", " ", "\t", "Yes.", "Two words."])
+    assert mixed.measures["word_overlap"] == pytest.approx(plain.measures["word_overlap"])
+    assert np.isfinite(mixed.measures["concentration"])
+
+
 def test_bad_sentences(tiny_encoder: str) -> None:
     with pytest.raises(ValueError, match="must be a list of strings"):
         advise(build_model(tiny_encoder), "one string")

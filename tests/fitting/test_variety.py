@@ -7,12 +7,12 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from sbert_flow.data import sample_sentences
-from sbert_flow.fitting.variety import concentration, variety, word_overlap
+from sbert_flow.fitting.variety import concentration, word_overlap
 
 
 def test_overlap_of_three_sentences() -> None:
-    # 1 of 5 words, 0 of 6, 1 of 4
-    assert word_overlap(["The red boat", "the, sea wind!", "sea"]) == pytest.approx((1 / 5 + 0 + 1 / 3) / 3)
+    # 1 of 5 words, 0 of 4, 1 of 3
+    assert word_overlap(["The red boat", "the, sea wind!", "sea"]) == pytest.approx((1 / 5 + 0 / 4 + 1 / 3) / 3)
 
 
 def test_concentration_of_topics_that_share_no_words() -> None:
@@ -38,10 +38,11 @@ def test_text_about_few_things_is_concentrated() -> None:
         shares = np.split(np.array(words), topics)
         return ["the of a " + " ".join(rng.choice(shares[rng.integers(topics)], size=6)) for _ in range(300)]
 
-    few, many = variety(text(40)), variety(text(1))
-    assert few["concentration"] > 2 * many["concentration"]
-    assert few["word_overlap"] == pytest.approx(many["word_overlap"], rel=0.25)  # which the frequent words dominate
+    few, many = text(40), text(1)
+    assert concentration(few) > 2 * concentration(many)
+    assert word_overlap(few) == pytest.approx(word_overlap(many), rel=0.25)  # which the frequent words dominate
 
 
-def test_punctuation_alone() -> None:
+def test_sentences_without_words() -> None:
     assert concentration(["! ? ! ?", ". . . .", "- - - -"]) == 1
+    assert concentration(["one two", "", "two one", " "]) == pytest.approx(1)

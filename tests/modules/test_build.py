@@ -163,17 +163,19 @@ def test_the_default_pooling_in_place_of_the_encoders_own_gives_a_warning(tiny_e
 def test_a_pooling_that_has_no_name_here_is_not_replaced_in_silence(tiny_encoder, mode):
     encoder = encoder_before_flow(build_model(tiny_encoder))
     own = SentenceTransformer(modules=[encoder[0], Pooling(encoder[0].get_embedding_dimension(), mode)])
-    with pytest.warns(UserWarning, match=r"and 'mean' takes its place. To keep it, put the map behind the encoder"):
+    with pytest.warns(UserWarning, match=r"and 'mean' takes its place. To keep it, put the map behind it"):
         build_model(own)
     kept = SentenceTransformer(modules=[*own, FlowLayer(own.get_embedding_dimension())])
     np.testing.assert_array_equal(encoder_before_flow(kept).encode(TEXTS), own.encode(TEXTS))
 
 
-def test_a_pooling_that_leaves_the_prompt_out_still_does(tiny_encoder):
-    encoder = encoder_before_flow(build_model(tiny_encoder))
-    pooling = Pooling(encoder[0].get_embedding_dimension(), "mean", include_prompt=False)
-    own = SentenceTransformer(modules=[encoder[0], pooling], prompts={"q": "harbour: "}, default_prompt_name="q")
-    again = encoder_before_flow(build_model(own))
-    np.testing.assert_allclose(again.encode(TEXTS), own.encode(TEXTS), atol=1e-6)
-    pooling.include_prompt = True
-    assert not np.allclose(again.encode(TEXTS), own.encode(TEXTS), atol=1e-3)
+@pytest.mark.parametrize("name", ["mean", "layer:1"])
+def test_a_pooling_that_leaves_the_prompt_out_still_does(tiny_encoder, name):
+    encoder = encoder_before_flow(build_model(tiny_encoder, name))
+    encoder[-1].include_prompt = False
+    own = SentenceTransformer(modules=list(encoder), prompts={"q": "harbour: "}, default_prompt_name="q")
+    again = encoder_before_flow(build_model(own, name))
+    without = own.encode(TEXTS)
+    np.testing.assert_allclose(again.encode(TEXTS), without, atol=1e-6)
+    own[-1].include_prompt = True
+    assert not np.allclose(own.encode(TEXTS), without, atol=1e-3)
