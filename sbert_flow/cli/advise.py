@@ -60,7 +60,10 @@ def advise(
         console.print(f"{name}: {given}", highlight=False, markup=False)
         others = {key: value for key, value in given.measures.items() if key not in shown}
         console.print(
-            "    " + ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in others.items()),
+            "    " + ", ".join(
+                f"{key.replace('_', ' ')} {value:{',' if isinstance(value, int) else '.4g'}}"
+                for key, value in others.items()
+            ),
             highlight=False, markup=False, style="dim",
         )  # fmt: skip
     if json_file is not None:

@@ -57,7 +57,7 @@ def test_advise_prints_and_writes(tiny_encoder: str, text, tmp_path) -> None:
     assert set(report) == {"mean", "layer:0"}
     for name, advice in report.items():
         assert f"{name}: {advice['decision']}" in " ".join(out.split())
-        assert advice["measures"]["sentences"] == 120
+        assert advice["measures"]["sentences"] == 120 and "sentences 120," in " ".join(out.split())
 
 
 def test_fit_auto_does_as_advised(tiny_encoder: str, minilm: str, text, tmp_path) -> None:
